@@ -1,0 +1,34 @@
+# Everything runs in .venv, which is made when it is missing or pyproject.toml changed.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test test-slow check bench clean
+setup: .venv/.ready
+
+.venv/.ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "CARP needs Python 3.11 or newer: make PYTHON=python3.12 setup"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@touch $@
+
+demo: setup            ## train, evaluate and report on the embedded images
+	$(BIN)/carp demo --out runs/demo
+
+test: setup            ## the fast tests
+	$(BIN)/python -m pytest
+
+test-slow: setup       ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+check: setup           ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup           ## time CARP beside its peers
+	$(BIN)/python -m benchmarks.yardsticks --quick
+
+clean:
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

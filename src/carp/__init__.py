@@ -1,0 +1,55 @@
+"""CARP: consistent assignment of views over random partitions.
+
+The public names are imported on first use, so that `import carp` is cheap.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from carp._version import __version__
+
+if TYPE_CHECKING:
+    from carp.commands.evaluate import evaluate
+    from carp.commands.train import train
+    from carp.evaluation.result import Result
+    from carp.features.encoder import Encoder, load
+    from carp.model.loss import LossTerms, carp_loss, reference_loss
+    from carp.model.partition import random_partition
+    from carp.run_folder import Run
+
+_HOMES = {
+    "Encoder": "carp.features.encoder",
+    "LossTerms": "carp.model.loss",
+    "Result": "carp.evaluation.result",
+    "Run": "carp.run_folder",
+    "carp_loss": "carp.model.loss",
+    "evaluate": "carp.commands.evaluate",
+    "load": "carp.features.encoder",
+    "random_partition": "carp.model.partition",
+    "reference_loss": "carp.model.loss",
+    "train": "carp.commands.train",
+}
+
+__all__ = [
+    "Encoder",
+    "LossTerms",
+    "Result",
+    "Run",
+    "__version__",
+    "carp_loss",
+    "evaluate",
+    "load",
+    "random_partition",
+    "reference_loss",
+    "train",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'carp' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,5 @@
+"""`python -m carp`."""
+
+from carp.cli import main
+
+main()

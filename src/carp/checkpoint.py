@@ -1,0 +1,148 @@
+"""Checkpoints: versioned, atomic, checked, and safe to load.
+
+A checkpoint is a folder `step-00000123` with `tensors.safetensors` and `manifest.json`. It is written beside under
+a temporary name, synced, then renamed, so a folder of that name is complete. The manifest holds the SHA-256 of the
+tensors and of itself; a checkpoint that does not match is reported and the one before it is used. Nothing is
+unpickled.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from carp.errors import CheckpointError
+
+FORMAT = 1
+_TENSORS, _MANIFEST, _UNFINISHED = "tensors.safetensors", "manifest.json", ".unfinished-"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Named tensors and everything else as JSON."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
+    """Write a checkpoint into `folder` and remove all but the newest `keep`.
+
+    If anything fails, the folder holds what it held before.
+    """
+    final = folder / f"step-{checkpoint.step:08d}"
+    unfinished = folder / f"{_UNFINISHED}{final.name}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        tensors_path = unfinished / _TENSORS
+        save_file(_savable(checkpoint.tensors), tensors_path)
+        _sync(tensors_path)
+        content = {
+            "format": FORMAT,
+            "step": checkpoint.step,
+            "state": checkpoint.state,
+            "tensors_sha256": _sha256(tensors_path),
+        }
+        write_synced(
+            unfinished / _MANIFEST,
+            json.dumps({"content": content, "sha256": _digest(content)}, indent=1),
+        )
+        _sync(unfinished)
+        if final.exists():
+            shutil.rmtree(final)
+        unfinished.rename(final)
+        _sync(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(
+            f"cannot write the checkpoint {final}: {reason}. The previous checkpoints are intact; make room or "
+            "mend the folder, then run the same command again."
+        ) from error
+    for old in list_checkpoints(folder)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return final
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """All complete checkpoints, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint and verify its checksums."""
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text())
+        content = manifest["content"]
+        if manifest["sha256"] != _digest(content):
+            raise CheckpointError(f"{path} was altered: its manifest does not match its checksum.")
+        if content["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path} has checkpoint format {content['format']}; this version of CARP reads {FORMAT}."
+            )
+        if _sha256(path / _TENSORS) != content["tensors_sha256"]:
+            raise CheckpointError(f"{path} is damaged: its tensors do not match their checksum.")
+        return Checkpoint(content["step"], load_file(path / _TENSORS), content["state"])
+    except OSError as error:
+        raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is damaged: {type(error).__name__} in its manifest or tensors.") from error
+
+
+def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, and a line for each damaged one that was passed over."""
+    problems: list[str] = []
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            return load(path), problems
+        except CheckpointError as error:
+            problems.append(f"{error} Using the one before it.")
+    return None, problems
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a text file so that it survives a power cut."""
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace a text file whole or not at all."""
+    beside = path.with_name(f"{_UNFINISHED}{path.name}")
+    write_synced(beside, text)
+    beside.replace(path)
+    _sync(path.parent)
+
+
+def _savable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,127 @@
+"""The command line. Torch is imported by the commands that need it, so that `--help` answers at once."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from carp._version import __version__
+from carp.errors import CarpError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Learn image encoders without labels, and use them.",
+)
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.")
+]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"carp {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Take the options that come before a command."""
+
+
+@app.command("train")
+def _train(
+    data: Annotated[str, typer.Argument(help="Folder of images, or embedded:shapes.")],
+    settings: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; the same folder continues the run.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Recipe name (`carp recipes`) or YAML file. Default: folder.")
+    ] = None,
+    val: Annotated[
+        str | None, typer.Option(help="Labelled folder: k-NN of student and teacher while training.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show configuration, sizes, steps and memory; train nothing.")
+    ] = False,
+) -> None:
+    """Train an encoder on images without labels. The same command again continues the run."""
+    from carp.config import parse_overrides
+    from carp.errors import ConfigError
+
+    overrides = parse_overrides(settings or [])
+    if val is not None:
+        overrides["validation"] = val
+    if not dry_run and out is None:
+        raise ConfigError("--out is missing: give the folder for the run, e.g. --out runs/first.")
+    from carp.commands import train as command
+
+    if dry_run or out is None:
+        typer.echo(command.dry_run(data, recipe, **overrides))
+        return
+    run = command.train(data, out, recipe, **overrides)
+    typer.echo(f"the run lies in {run.folder}")
+
+
+@app.command("eval")
+def _eval(
+    protocol: Annotated[str, typer.Argument(help="knn")],
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    data: Annotated[str, typer.Option(help="Labelled images that serve as the bank.")],
+    test: Annotated[
+        str | None, typer.Option(help="Labelled images to classify. Default: leave one out of --data.")
+    ] = None,
+    baselines: Annotated[bool, typer.Option("--baselines", help="Also raw pixels and the untrained encoder.")] = False,
+    k: Annotated[int, typer.Option(min=1, help="Number of neighbours.")] = 20,
+    temperature: Annotated[float, typer.Option(help="Temperature of the vote.")] = 0.07,
+) -> None:
+    """Evaluate the student and the teacher of a run."""
+    from carp.commands.evaluate import evaluate
+    from carp.report.tables import print_accuracies
+
+    result = evaluate(protocol, run, data, test=test, baselines=baselines, k=k, temperature=temperature)
+    path = run / "results" / f"{protocol}.json"
+    result.write(path)
+    print_accuracies(f"k-NN (k = {k}, τ = {temperature:g})", list(result.values.items()))
+    typer.echo(f"results: {path}")
+
+
+@app.command("demo")
+def _demo(
+    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings that differ from the demo's.")
+    ] = None,
+) -> None:
+    """Train on the embedded images for a few minutes, then show what was learned."""
+    from carp.commands.demo import demo
+    from carp.config import parse_overrides
+    from carp.report.tables import print_accuracies
+
+    result = demo(out=out, **parse_overrides(settings or []))
+    print_accuracies("k-NN on the embedded test images (k = 20, τ = 0.07)", list(result.values.items()))
+    typer.echo(f"run: {out}   plot: {out / 'plots.png'}   results: {out / 'results' / 'knn.json'}")
+
+
+@app.command("recipes")
+def _recipes() -> None:
+    """List the recipes that ship with CARP."""
+    from carp.config import list_recipes
+
+    for name, first_line in list_recipes().items():
+        typer.echo(f"{name:<24} {first_line}")
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on standard error and a non-zero exit."""
+    try:
+        app()
+    except CarpError as error:
+        sys.stderr.write(f"carp: error: {error}\n")
+        sys.exit(error.exit_code)

@@ -1,0 +1,1 @@
+"""One command, one file, one keyword-only function that Python calls too."""

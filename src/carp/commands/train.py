@@ -1,0 +1,112 @@
+"""`carp train`: from a pile of images to an encoder."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from carp.config import Config, read_recipe, resolve, to_yaml
+from carp.data.loader import SMALL_IMAGE, make_loader
+from carp.data.source import Source, hold_in_memory, open_source
+from carp.device import choose_device
+from carp.evaluation.validation import make_validation
+from carp.report.plots import plot_run
+from carp.run_folder import Run, locked, open_run, prepare_run
+from carp.training.display import Display
+from carp.training.estimate import estimate
+from carp.training.loop import Training
+from carp.training.run_log import read_metrics
+from carp.training.schedules import Schedules
+
+
+def train(
+    data: str | Path | NDArray[np.uint8] | Source,
+    out: str | Path,
+    recipe: str | Path | None = None,
+    *,
+    quiet: bool = False,
+    **overrides: Any,
+) -> Run:
+    """Train an encoder, or continue the run in `out` where it was.
+
+    Args:
+        data: A folder of images, `embedded:shapes`, an image array [N, H, W, 3], or a source.
+        out: The run folder.
+        recipe: Name of a recipe, or a YAML file; `folder` when None.
+        quiet: Show nothing.
+        **overrides: Any setting of the configuration, as in `key=value` on the command line.
+
+    Returns:
+        The finished run.
+    """
+    folder, display = Path(out), Display(quiet=quiet)
+    config, source = _resolve(data, recipe, overrides)
+    device = choose_device(config.device)
+    with locked(folder):
+        prepare_run(folder, config, source)
+        source = _ready(source, config, display)
+        training = Training(config, make_loader(source, config), folder, device, display)
+        if training.step == training.schedules.num_steps:
+            display.say(f"{folder} is finished: all {training.step} steps are done.")
+        else:
+            validate = None
+            if config.validation is not None:
+                validation = _ready(open_source(config.validation), config, display)
+                validate = make_validation(config, source, validation, device)
+            training.run(validate)
+        if not plot_run(read_metrics(folder / "metrics.jsonl"), config, folder / "plots.png"):
+            display.say("plots.png was not drawn: `pip install 'carp-ssl[log]'` brings matplotlib.")
+    return open_run(folder)
+
+
+def dry_run(
+    data: str | Path | NDArray[np.uint8] | Source,
+    recipe: str | Path | None = None,
+    **overrides: Any,
+) -> str:
+    """What `train` would do: the resolved configuration, parameters, steps, and an estimate of memory."""
+    config, source = _resolve(data, recipe, overrides)
+    needs = estimate(config)
+    steps_per_epoch = make_loader(source, config).steps_per_epoch
+    steps = Schedules(config, steps_per_epoch).num_steps
+    lines = [
+        to_yaml(config).rstrip(),
+        "---",
+        f"images                {len(source):,} in {source.name}",
+        f"classes               {len(source.classes) or 'no labels'}",
+        f"steps                 {steps:,} ({steps_per_epoch:,} an epoch)",
+        f"device                {choose_device(config.device)}, {torch.get_num_threads()} threads",
+        f"encoder parameters    {needs.encoder_parameters:,}",
+        f"projector parameters  {needs.projector_parameters:,}",
+        f"prototype parameters  {needs.prototype_parameters:,}",
+        f"memory, weights       {_gigabytes(needs.weights_bytes)} (student, teacher, gradients, optimiser)",
+        f"memory, activations   {_gigabytes(needs.activation_bytes)}",
+        f"memory, head          {_gigabytes(needs.head_bytes)}",
+        f"memory in all         {_gigabytes(needs.total_bytes)} (estimate; lower micro_batch to need less)",
+    ]
+    return "\n".join(lines)
+
+
+def _resolve(
+    data: str | Path | NDArray[np.uint8] | Source,
+    recipe: str | Path | None,
+    overrides: dict[str, Any],
+) -> tuple[Config, Source]:
+    values = {**read_recipe(recipe or "folder"), **overrides}
+    resolve(values, num_images=100_000)  # a misspelt key is found before a large folder is listed
+    source = open_source(data)
+    return resolve(values, num_images=len(source)), source
+
+
+def _ready(source: Source, config: Config, display: Display) -> Source:
+    """Small images are decoded once and held in memory."""
+    if config.global_size > SMALL_IMAGE:
+        return source
+    with display.counting("reading images", len(source)) as counter:
+        return hold_in_memory(source, config.global_size, progress=counter)
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

@@ -1,0 +1,286 @@
+"""The configuration of a run: one flat model ↔ YAML recipe ↔ `key=value` overrides ↔ keyword arguments.
+
+Every key means the same in all four. Values that depend on the number of images may be written `auto`; `resolve`
+replaces them by the rule in `sizes_for` and returns a `Config` that holds plain values only.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from carp.errors import ConfigError, nearest
+
+RECIPES = Path(__file__).parent / "recipes"
+
+Probability = Annotated[float, Field(ge=0, le=1)]
+PerView = tuple[Probability, Probability, Probability]  # first global, second global, local
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+def _start_and_end(value: object) -> object:
+    """A single number is a schedule that stays where it is (YAML 1.1 reads 1e-3 as text)."""
+    return (value, value) if isinstance(value, int | float | str) else value
+
+
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Schedule = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(_start_and_end)]
+MomentumSchedule = Annotated[tuple[Probability, Probability], BeforeValidator(_start_and_end)]
+
+
+def _nearest_divisors(num_prototypes: int, block_size: int) -> tuple[int, int]:
+    """Return the divisors of `num_prototypes` just below and just above `block_size`."""
+    below = next(n for n in range(min(block_size, num_prototypes), 0, -1) if num_prototypes % n == 0)
+    above = next(n for n in range(max(block_size, 1), num_prototypes + 1) if num_prototypes % n == 0)
+    return below, above
+
+
+def check_block_size(num_prototypes: int, block_size: int) -> None:
+    """Raise unless blocks of `block_size` cover all prototypes, none left out."""
+    if num_prototypes < 1 or block_size < 1:
+        raise ConfigError(
+            f"num_prototypes and block_size must be at least 1, received {num_prototypes} and {block_size}."
+        )
+    if block_size > num_prototypes:
+        raise ConfigError(
+            f"block_size must be at most num_prototypes ({num_prototypes}), received {block_size}. "
+            f"block_size={num_prototypes} is a single block (CARL)."
+        )
+    if num_prototypes % block_size:
+        below, above = _nearest_divisors(num_prototypes, block_size)
+        raise ConfigError(
+            f"block_size must divide num_prototypes ({num_prototypes}), received {block_size}. "
+            f"The nearest divisors are {below} and {above}."
+        )
+
+
+class Config(BaseModel):
+    """Everything that decides a run. The defaults are the paper's ImageNet settings for 100 epochs, two views."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    # Length
+    epochs: int = Field(100, ge=1)
+    batch_size: int = Field(4096, ge=2)
+    micro_batch: int | None = Field(None, ge=2)
+    seed: int = Field(0, ge=0, lt=2**63)
+
+    # Views
+    global_size: int = Field(224, ge=8)
+    global_scale: tuple[Fraction, Fraction] = (0.2, 1.0)
+    local_views: int = Field(0, ge=0)
+    local_size: int = Field(96, ge=8)
+    local_scale: tuple[Fraction, Fraction] = (0.05, 0.2)
+    flip: Probability = 0.5
+    jitter: Probability = 0.8
+    brightness: Probability = 0.4
+    contrast: Probability = 0.4
+    saturation: Probability = 0.2
+    hue: float = Field(0.1, ge=0, le=0.5)
+    grey: Probability = 0.2
+    blur: PerView = (1.0, 0.1, 0.5)
+    solarise: PerView = (0.0, 0.2, 0.0)
+
+    # Model
+    encoder: str = "resnet50"
+    encoder_options: dict[str, Any] = {}
+    stem: Literal["auto", "encoder", "small"] = "auto"
+    stem_stride: int = Field(1, ge=1, le=4)
+    projector_hidden: int = Field(2048, ge=1)
+    embedding: int = Field(256, ge=1)
+    embedding_scale: float = Field(1.0, gt=0)
+    num_prototypes: int = Field(65_536, ge=1)
+    block_size: int = Field(512, ge=1)
+    partition: Literal["random", "fixed"] = "random"
+    entropy_weight: Schedule = (1.0, 1.0)
+    teacher_momentum: MomentumSchedule = (0.99, 1.0)
+
+    # Optimiser
+    optimiser: Literal["lars", "sgd", "adamw"] = "lars"
+    lr: Schedule = (0.6, 0.006)
+    lr_scaling: Literal["linear", "none"] = "linear"
+    warmup_epochs: float = Field(0.0, ge=0)
+    weight_decay: Schedule = (1e-6, 1e-6)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    trust: float = Field(0.001, gt=0)
+    clip_gradient: float | None = Field(None, gt=0)
+
+    # Machine
+    device: str = "auto"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    channels_last: bool = True
+    compile: bool = False
+    workers: int = Field(2, ge=0)
+
+    # Run
+    validation: str | None = None
+    validate_epochs: int = Field(1, ge=1)
+    log_steps: int = Field(10, ge=1)
+    tensorboard: bool = False
+    checkpoint_steps: int = Field(500, ge=1)
+    checkpoint_minutes: float = Field(10.0, gt=0)
+    keep_checkpoints: int = Field(3, ge=2)
+    health_steps: int = Field(50, ge=1)
+    on_collapse: Literal["warn", "stop"] = "warn"
+
+    @model_validator(mode="after")
+    def _values_fit_together(self) -> Self:
+        for key in ("global_scale", "local_scale"):
+            low, high = getattr(self, key)
+            if low > high:
+                raise ValueError(f"{key} must be [low, high] with low <= high, received {[low, high]}")
+        if self.micro_batch and self.batch_size % self.micro_batch:
+            raise ValueError(f"micro_batch must divide batch_size ({self.batch_size}), received {self.micro_batch}")
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(f"warmup_epochs must be less than epochs ({self.epochs}), received {self.warmup_epochs}")
+        check_block_size(self.num_prototypes, self.block_size)
+        return self
+
+    @property
+    def siamese(self) -> bool:
+        """Whether student and teacher share their weights."""
+        return self.teacher_momentum == (0.0, 0.0)
+
+    @property
+    def base_lr(self) -> float:
+        """The starting learning rate, scaled with the batch."""
+        scale = self.batch_size / 256 if self.lr_scaling == "linear" else 1.0
+        return self.lr[0] * scale
+
+
+# Keys that may change between a run and its continuation, because they do not change what is computed.
+FREE_KEYS = frozenset(
+    {
+        "workers",
+        "tensorboard",
+        "checkpoint_steps",
+        "checkpoint_minutes",
+        "keep_checkpoints",
+        "on_collapse",
+    }
+)
+
+
+class Sizes(BaseModel):
+    """What the number of images decides, where a recipe says `auto`."""
+
+    epochs: int
+    batch_size: int
+    num_prototypes: int
+    block_size: int
+
+
+def sizes_for(num_images: int) -> Sizes:
+    """The rule for a person's own images.
+
+    - batch_size: the power of two nearest below an eighth of the images, from 16 to 256.
+    - epochs: about four million images seen in all, from 50 to 800 epochs.
+    - num_prototypes: a power of two near half the number of images, from 256 to 65,536 (the paper over-clusters).
+    - block_size: half the batch, from 16 to 512: a block's mean assignment is estimated from the batch, so a block
+      larger than the batch cannot be kept uniform.
+    """
+    batch_size = min(256, max(16, _power_of_two(num_images // 8)))
+    return Sizes(
+        epochs=min(800, max(50, round(4_000_000 / max(num_images, 1)))),
+        batch_size=batch_size,
+        num_prototypes=min(65_536, max(256, _power_of_two(num_images // 2))),
+        block_size=min(512, max(16, batch_size // 2)),
+    )
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n, 1).bit_length() - 1
+
+
+def list_recipes() -> dict[str, str]:
+    """Return the name and the first comment line of every recipe that ships with CARP."""
+    return {path.stem: path.read_text().splitlines()[0].lstrip("# ") for path in sorted(RECIPES.glob("*.yaml"))}
+
+
+def read_recipe(recipe: str | Path | None) -> dict[str, Any]:
+    """Read a recipe by name or by path of a YAML file; None is the empty recipe (the defaults)."""
+    if recipe is None:
+        return {}
+    path = Path(recipe)
+    if path.suffix not in {".yaml", ".yml"}:
+        path = RECIPES / f"{recipe}.yaml"
+        if not path.is_file():
+            names = list_recipes()
+            raise ConfigError(
+                f"there is no recipe '{recipe}'.{nearest(str(recipe), names)} "
+                f"Recipes: {', '.join(names)}; or give the path of a .yaml file."
+            )
+    return read_yaml(path)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} is not valid YAML: {reason}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold `key: value` lines, received a {type(values).__name__}.")
+    return values
+
+
+def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
+    """Turn `key=value` words into a mapping; values are YAML, so `lr=[0.6, 0.006]` is a list."""
+    overrides: dict[str, Any] = {}
+    for word in words:
+        key, sign, text = word.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"settings are written key=value, received '{word}'.")
+        try:
+            overrides[key.strip()] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"the value of '{key}' is not valid YAML: '{text}'.") from error
+    return overrides
+
+
+def resolve(values: Mapping[str, Any], *, num_images: int) -> Config:
+    """Replace every `auto` by the rule of `sizes_for` and check all keys and values."""
+    sizes = sizes_for(num_images).model_dump()
+    auto = {key: sizes[key] for key, value in values.items() if value == "auto" and key in sizes}
+    try:
+        return Config.model_validate({**values, **auto})
+    except ValidationError as error:
+        raise ConfigError(_describe(error)) from error
+
+
+def _describe(error: ValidationError) -> str:
+    """One line a problem: the key, the value received, what is accepted, the nearest spelling."""
+    problems = []
+    for item in error.errors():
+        key, value, message = str(item["loc"][0]) if item["loc"] else "", item["input"], item["msg"]
+        message = message.replace("Input should be", "must be").replace("Value error, ", "")
+        if item["type"] == "extra_forbidden":
+            problems.append(f"there is no setting '{key}'.{nearest(key, Config.model_fields)}")
+        elif not key:
+            problems.append(f"{message}.")
+        else:
+            accepted = item.get("ctx", {}).get("expected", "")
+            hint = nearest(str(value), str(accepted).replace("'", "").replace(" or ", ", ").split(", "))
+            problems.append(f"{key} {message}, received {value!r}.{hint}")
+    return " ".join(problems)
+
+
+def to_yaml(config: Config) -> str:
+    """Write a configuration as YAML that `read_yaml` and `resolve` read back unchanged."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, default_flow_style=None)
+
+
+def differences(ours: Config, theirs: Config) -> list[str]:
+    """Lines `key: theirs -> ours` for every key that changes what is computed."""
+    return [
+        f"{key}: {getattr(theirs, key)!r} -> {getattr(ours, key)!r}"
+        for key in Config.model_fields
+        if key not in FREE_KEYS and getattr(ours, key) != getattr(theirs, key)
+    ]

@@ -1,0 +1,206 @@
+"""A small image set that is drawn, not downloaded: each image is covered with one repeated motif.
+
+The class of an image is its motif. Everything that is easy to measure is drawn independently of
+the class: colours, which of motif and ground is brighter, place, size, tilt and bend of the
+motif, and the light and the blobs over it. Raw pixels therefore say little about the class, while
+every crop still shows it.
+
+The bytes are the same on every machine: beyond uniform random numbers only operations that
+IEEE 754 rounds exactly are used (+ - * / sqrt, comparisons), never sin, exp or a reduction whose
+order may depend on the processor.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.errors import DataError, nearest
+
+Floats = NDArray[np.float32]
+Motif = Callable[[Floats, Floats], Floats]
+
+SIDE = 32
+_SAMPLES = 2  # per pixel and axis: enough for smooth edges together with the soft threshold
+_PER_CLASS = {"train": 480, "test": 110}
+_KNOTS = 5
+_WOBBLE = 0.3
+_SEEDS = {"train": 20_240_001, "test": 20_240_002}
+
+
+@dataclass(frozen=True)
+class EmbeddedSet:
+    """Images with their labels, all read-only.
+
+    Attributes:
+        images: Colour images, [N, 32, 32, 3].
+        labels: Index into `classes` of each image, [N].
+        classes: A readable name per class.
+    """
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    classes: tuple[str, ...]
+
+
+# A motif is a function of the place in units of its period. It is negative on the motif, zero on
+# its outline, and grows about as fast as the distance to it. Each covers about half of the plane,
+# so that the mean and the spread of the brightness do not tell the motifs apart.
+
+
+def _fold(t: Floats) -> Floats:
+    """Distance to the middle of the period that t lies in: 0 to 1/2."""
+    return np.abs(t - np.floor(t) - np.float32(0.5))
+
+
+def _stripes(x: Floats, y: Floats) -> Floats:  # noqa: ARG001 - a motif takes both
+    return _fold(y) - 0.25
+
+
+def _columns(x: Floats, y: Floats) -> Floats:
+    return _stripes(y, x)
+
+
+def _zigzag(x: Floats, y: Floats) -> Floats:
+    return 0.7 * _stripes(x, y + 2 * _fold(x / 2))
+
+
+def _checks(x: Floats, y: Floats) -> Floats:
+    a, b = _columns(x, y), _stripes(x, y)
+    return np.maximum(np.minimum(a, b), -np.maximum(a, b))
+
+
+def _grid(x: Floats, y: Floats) -> Floats:
+    return np.minimum(_fold(x), _fold(y)) - 0.12
+
+
+def _lattice(x: Floats, y: Floats) -> Floats:
+    return _grid(0.7071 * (x - y), 0.7071 * (x + y))
+
+
+def _dots(x: Floats, y: Floats) -> Floats:
+    a, b = _fold(x), _fold(y)
+    return np.sqrt(a * a + b * b) - 0.33
+
+
+def _rings(x: Floats, y: Floats) -> Floats:
+    return np.abs(_dots(x, y) + 0.01) - 0.11
+
+
+def _triangles(x: Floats, y: Floats) -> Floats:
+    return np.maximum(0.9 * _fold(x) - 0.45 * (y - np.floor(y)) + 0.02, _fold(y) - 0.45)
+
+
+def _bricks(x: Floats, y: Floats) -> Floats:
+    shifted = x / 2 + np.floor(y) / 2
+    return np.maximum(2 * _fold(shifted) - 0.85, _fold(y) - 0.35)
+
+
+# With the period relative to that of the stripes: a motif with more detail needs more room.
+_MOTIFS: dict[str, tuple[Motif, float]] = {
+    "stripes": (_stripes, 1.0),
+    "columns": (_columns, 1.0),
+    "zigzag": (_zigzag, 1.2),
+    "checks": (_checks, 1.5),
+    "grid": (_grid, 1.4),
+    "lattice": (_lattice, 1.4),
+    "dots": (_dots, 1.2),
+    "rings": (_rings, 1.6),
+    "triangles": (_triangles, 1.6),
+    "bricks": (_bricks, 1.1),
+}
+
+
+@lru_cache(maxsize=2)
+def shapes(split: str = "train") -> EmbeddedSet:
+    """Draw the embedded image set; the same bytes in every process.
+
+    Args:
+        split: "train" or "test"; the two share no image.
+
+    Returns:
+        The images in an order that mixes the classes, with as many images of each class.
+
+    Raises:
+        DataError: The split does not exist.
+    """
+    if split not in _PER_CLASS:
+        raise DataError(
+            f"The embedded image set has no split '{split}': use 'train' or 'test'." + nearest(split, _PER_CLASS)
+        )
+    count = _PER_CLASS[split]
+    rng = np.random.Generator(np.random.Philox(key=_SEEDS[split]))
+    images = np.concatenate([_draw(rng, *motif, count) for motif in _MOTIFS.values()])
+    labels = np.repeat(np.arange(len(_MOTIFS), dtype=np.int64), count)
+    order = np.argsort(rng.random(len(labels)), kind="stable")
+    images, labels = images[order], labels[order]
+    images.flags.writeable = labels.flags.writeable = False
+    return EmbeddedSet(images, labels, tuple(_MOTIFS))
+
+
+def _draw(rng: np.random.Generator, motif: Motif, size: float, count: int) -> NDArray[np.uint8]:
+    """Draw images of one motif: [count, 32, 32, 3]."""
+    cover = _cover(rng, motif, size, count)
+    # Motif and ground differ in brightness by a visible step of either sign, and freely in hue.
+    sign = np.where(_uniform(rng, -1, 1, count, 1, 1, 1) < 0, np.float32(-1), np.float32(1))
+    step = sign * _uniform(rng, 0.3, 0.5, count, 1, 1, 1)
+    step = step + _uniform(rng, -0.12, 0.12, count, 1, 1, 3)
+    canvas = _light(rng, count) + (cover[..., None] - np.float32(0.5)) * step
+    canvas = canvas + _uniform(rng, -0.04, 0.04, count, SIDE, SIDE, 3)
+    return (np.clip(canvas, 0, 1) * np.float32(255) + np.float32(0.5)).astype(np.uint8)
+
+
+def _cover(rng: np.random.Generator, motif: Motif, size: float, count: int) -> Floats:
+    """How much of each pixel the motif covers, 0 to 1: [count, 32, 32]."""
+    side = SIDE * _SAMPLES
+    line = (np.arange(side, dtype=np.float32) + np.float32(0.5)) / np.float32(side) - np.float32(0.5)
+    x, y = _turn(line[None, None, :], line[None, :, None], _uniform(rng, -0.07, 0.07, count, 1, 1))
+    period = _uniform(rng, 5.0, 8.0, count, 1, 1) * np.float32(size)
+    x = x * SIDE / period + _uniform(rng, 0, 2, count, 1, 1) + _wobble(rng, line, count)
+    y = y * SIDE / period + _uniform(rng, 0, 2, count, 1, 1) + _wobble(rng, line, count)
+    # A soft step one sample wide: distances are turned from periods into samples.
+    return _shrink(np.clip(np.float32(0.5) - motif(x, y) * period * _SAMPLES, 0, 1))
+
+
+def _wobble(rng: np.random.Generator, line: Floats, count: int) -> Floats:
+    """A smooth random displacement in periods, so that no two images align: [count, side, side]."""
+    knots = _uniform(rng, -_WOBBLE, _WOBBLE, count, _KNOTS, _KNOTS)
+    place = (line + np.float32(0.5)) * (_KNOTS - 1)
+    weights = [np.maximum(1 - np.abs(place - knot), 0) for knot in range(_KNOTS)]
+    rows = sum(knots[:, :, k, None] * weights[k] for k in range(_KNOTS))
+    return sum(rows[:, k, None, :] * weights[k][:, None] for k in range(_KNOTS))
+
+
+def _light(rng: np.random.Generator, count: int) -> Floats:
+    """Colour that motif and ground share, with a slope and soft blobs: [count, 32, 32, 3]."""
+    line = (np.arange(SIDE, dtype=np.float32) + np.float32(0.5)) / np.float32(SIDE)
+    x, y = line[None, None, :, None], line[None, :, None, None]
+    light = _uniform(rng, 0.42, 0.58, count, 1, 1, 3)
+    light = light + (x - np.float32(0.5)) * _uniform(rng, -0.25, 0.25, count, 1, 1, 3)
+    light = light + (y - np.float32(0.5)) * _uniform(rng, -0.25, 0.25, count, 1, 1, 3)
+    for _ in range(3):
+        dx = x - _uniform(rng, 0, 1, count, 1, 1, 1)
+        dy = y - _uniform(rng, 0, 1, count, 1, 1, 1)
+        reach = _uniform(rng, 0.15, 0.35, count, 1, 1, 1)
+        blob = np.maximum(1 - (dx * dx + dy * dy) / (reach * reach), 0)
+        light = light + blob * _uniform(rng, -0.15, 0.15, count, 1, 1, 3)
+    return light
+
+
+def _turn(x: Floats, y: Floats, half_tangent: Floats) -> tuple[Floats, Floats]:
+    """Rotate by the angle whose half has this tangent, without the sine and cosine of a library."""
+    square = half_tangent * half_tangent
+    cosine, sine = (1 - square) / (1 + square), 2 * half_tangent / (1 + square)
+    return cosine * x - sine * y, sine * x + cosine * y
+
+
+def _shrink(samples: Floats) -> Floats:
+    """Average the 2 x 2 samples of each pixel, in a fixed order."""
+    rows = samples[:, 0::2] + samples[:, 1::2]
+    return (rows[:, :, 0::2] + rows[:, :, 1::2]) / np.float32(4)
+
+
+def _uniform(rng: np.random.Generator, low: float, high: float, *shape: int) -> Floats:
+    return np.float32(low) + np.float32(high - low) * rng.random(shape, dtype=np.float32)

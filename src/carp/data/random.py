@@ -1,0 +1,54 @@
+"""Random numbers that are a function of where they are used, not of what was drawn before.
+
+A stream is a hash (SplitMix64's finaliser, applied once per coordinate) of integer coordinates such as
+(seed, purpose, epoch, index, view). Nothing has to be saved to continue a run, and the number of workers cannot
+change a sample.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+class Purpose(IntEnum):
+    """What a stream is for: streams of different purposes are independent."""
+
+    WEIGHTS = 1
+    ORDER = 2
+    VIEW = 3
+    PARTITION = 4
+    STEP = 5
+    BANK = 6
+
+
+def key(*coordinates: ArrayLike) -> NDArray[np.uint64]:
+    """Hash integer coordinates (broadcast against each other) to 64 bits."""
+    with np.errstate(over="ignore"):
+        state = np.uint64(0)
+        for coordinate in coordinates:
+            state = _mix((state ^ np.asarray(coordinate, dtype=np.uint64)) + _GOLDEN)
+    return np.asarray(state)
+
+
+def seed_of(*coordinates: int) -> int:
+    """A seed for `torch.Generator.manual_seed` from integer coordinates."""
+    return int(key(*coordinates)) >> 1
+
+
+def uniforms(keys: NDArray[np.uint64], count: int) -> NDArray[np.float64]:
+    """`count` numbers in [0, 1) for every key: shape keys.shape + (count,)."""
+    with np.errstate(over="ignore"):
+        counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
+        bits = _mix(keys[..., None] + counters)
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))

@@ -1,0 +1,179 @@
+"""Where images come from. A source has a length, reads one image by index, and may know labels.
+
+This issue of CARP reads folders, embedded sets and NumPy arrays; another source is another class with these members.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.data import embedded
+from carp.data.decode import Pixels, decode, fit_square
+from carp.errors import DataError, nearest
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
+_EMBEDDED = {"shapes": "train", "shapes-test": "test"}
+_PREFIX = "embedded:"
+
+
+class Source(Protocol):
+    """An indexable collection of images."""
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes when the images change."""
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """A class index per image, or None."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes; empty without labels."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, index: int) -> Pixels:
+        """RGB bytes [H, W, 3] of one image."""
+
+
+class ArraySource:
+    """Images held in memory, [N, H, W, 3] bytes."""
+
+    def __init__(
+        self,
+        images: Pixels,
+        labels: NDArray[np.int64] | None = None,
+        classes: tuple[str, ...] = (),
+        *,
+        name: str = "array",
+        fingerprint: str | None = None,
+    ) -> None:
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[-1] != 3:
+            raise DataError(f"an image array must be uint8 [N, H, W, 3], received {images.dtype} {list(images.shape)}.")
+        if labels is not None and len(labels) != len(images):
+            raise DataError(f"there are {len(images)} images but {len(labels)} labels.")
+        self.images, self.labels, self.classes, self.name = images, labels, classes, name
+        self.fingerprint = fingerprint or hashlib.sha256(np.ascontiguousarray(images)).hexdigest()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, index: int) -> Pixels:
+        """RGB bytes [H, W, 3] of one image."""
+        return self.images[index]
+
+
+class FolderSource:
+    """All images below a folder, in the order of their paths.
+
+    When every image lies in one of several sub-folders, the names of these are the classes.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.name = root, str(root)
+        found = _find_images(root)
+        if not found:
+            raise DataError(
+                f"there are no images below {root} (looked for {', '.join(sorted(SUFFIXES))}). "
+                "Give the folder that holds the images."
+            )
+        self.paths = [path for path, _ in found]
+        listing = "\n".join(f"{path}\t{size}" for path, size in found)
+        self.fingerprint = hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest()
+        self.labels, self.classes = _labels_of(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def read(self, index: int) -> Pixels:
+        """RGB bytes [H, W, 3] of one image."""
+        return decode(self.root / self.paths[index])
+
+
+def open_source(data: str | Path | NDArray[np.uint8] | Source) -> Source:
+    """Open a folder, an embedded set (`embedded:shapes`), an image array, or pass a source through."""
+    if isinstance(data, np.ndarray):
+        return ArraySource(data)
+    if not isinstance(data, str | Path):
+        return data
+    if str(data).startswith(_PREFIX):
+        return _open_embedded(str(data).removeprefix(_PREFIX))
+    path = Path(data).expanduser()
+    if path.is_dir():
+        return FolderSource(path)
+    if path.exists():
+        raise DataError(f"{data} is a file; give a folder of images.")
+    names = [_PREFIX + name for name in _EMBEDDED]
+    raise DataError(
+        f"there is no folder {data}.{nearest(str(data), names)} Give a folder of images, or one of {', '.join(names)}."
+    )
+
+
+def hold_in_memory(
+    source: Source, size: int, *, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> ArraySource:
+    """Decode all images of a source to size × size once (shorter side scaled, centre cut)."""
+    if isinstance(source, ArraySource) and source.images.shape[1:3] == (size, size):
+        return source
+    images = np.empty((len(source), size, size, 3), dtype=np.uint8)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for i, pixels in enumerate(pool.map(source.read, range(len(source)))):
+            images[i] = fit_square(pixels, size)
+            progress(i + 1, len(source))
+    return ArraySource(
+        images,
+        source.labels,
+        source.classes,
+        name=source.name,
+        fingerprint=source.fingerprint,
+    )
+
+
+def _open_embedded(name: str) -> ArraySource:
+    if name not in _EMBEDDED:
+        raise DataError(
+            f"there is no embedded set '{name}'.{nearest(name, _EMBEDDED)} Embedded sets: {', '.join(_EMBEDDED)}."
+        )
+    made = embedded.shapes(_EMBEDDED[name])
+    return ArraySource(made.images, made.labels, made.classes, name=_PREFIX + name)
+
+
+def _find_images(root: Path) -> list[tuple[str, int]]:
+    """(path relative to root, size in bytes) of every visible image file, sorted by path."""
+    found: list[tuple[str, int]] = []
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(root / folder) as entries:
+                for entry in entries:
+                    relative = f"{folder}/{entry.name}" if folder else entry.name
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir():
+                        folders.append(relative)
+                    elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:  # noqa: PTH122 - a Path per file is slow
+                        found.append((relative, entry.stat().st_size))
+        except OSError as error:
+            raise DataError(f"cannot list the folder {root / folder}: {error.strerror}.") from error
+    return sorted(found)
+
+
+def _labels_of(paths: list[str]) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    tops = [path.partition("/")[0] if "/" in path else "" for path in paths]
+    names = sorted(set(tops))
+    if "" in names or len(names) < 2:
+        return None, ()
+    number = {name: i for i, name in enumerate(names)}
+    return np.array([number[top] for top in tops], dtype=np.int64), tuple(names)

@@ -1,0 +1,60 @@
+"""Every mistake that a user can make, as an exception that says cause, value received and remedy.
+
+The command line prints the message of a `CarpError` on one line and exits with its `exit_code`; anything else is a
+bug in CARP and shows a traceback.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class CarpError(Exception):
+    """Base of all errors that are meant for the user."""
+
+    exit_code = 2
+
+
+class ConfigError(CarpError):
+    """An unknown key, a bad value, or values that contradict each other."""
+
+
+class DataError(CarpError):
+    """A path, an image or a data set that cannot be used."""
+
+
+class CheckpointError(CarpError):
+    """A run folder or a checkpoint that cannot be read, written or continued."""
+
+
+class ModelError(CarpError):
+    """An encoder that cannot be built, or tensors whose shapes do not fit together."""
+
+
+class MissingExtraError(CarpError):
+    """An optional dependency that is needed now and is not installed."""
+
+
+class CollapseError(CarpError):
+    """Training collapsed and `on_collapse: stop` was set."""
+
+    exit_code = 3
+
+
+class NonFiniteError(CarpError):
+    """The loss or a gradient is not a finite number."""
+
+    exit_code = 4
+
+
+class Interrupted(CarpError):  # noqa: N818 - not a mistake: a signal asked the run to stop, and it did
+    """A signal stopped the run after its state was saved."""
+
+    def __init__(self, message: str, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+def nearest(word: str, accepted: Iterable[str]) -> str:
+    """Return ' Did you mean …?' for the closest accepted spelling, or an empty string."""
+    close = get_close_matches(word, list(accepted), n=1, cutoff=0.6)
+    return f" Did you mean '{close[0]}'?" if close else ""

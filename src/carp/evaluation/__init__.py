@@ -1,0 +1,1 @@
+"""Protocols: stored features in, named values out. A protocol is a file; none imports another."""

@@ -1,0 +1,1 @@
+"""Trained encoders and the vectors they give."""

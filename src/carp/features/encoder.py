@@ -1,0 +1,97 @@
+"""A trained encoder, ready for use: `carp.load(run).embed(images)`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import nn
+
+from carp.config import Config
+from carp.data.decode import Pixels, decode
+from carp.data.source import ArraySource, open_source
+from carp.device import choose_device
+from carp.errors import CheckpointError, DataError
+from carp.features.extract import Features, extract
+from carp.model.branch import Branch
+from carp.run_folder import open_run
+
+BranchName = Literal["teacher", "student"]
+ImageLike = str | Path | Image.Image | Pixels
+
+
+class Encoder:
+    """f of one branch, with the image size it was trained for."""
+
+    def __init__(self, module: nn.Module, *, size: int, device: torch.device) -> None:
+        self.module, self.size, self.device = module.eval().to(device), size, device
+
+    def embed(self, images: ImageLike | Sequence[ImageLike], *, batch_size: int = 256) -> Features:
+        """Pooled features [N, F] as float32.
+
+        Args:
+            images: A folder, an image file, a PIL image, an array [H, W, 3] or [N, H, W, 3] of bytes, or a sequence
+                of image files, PIL images or arrays [H, W, 3].
+            batch_size: Images at a time.
+        """
+        if isinstance(images, str | Path) and not Path(images).is_file():
+            source = open_source(images)
+        elif isinstance(images, np.ndarray) and images.ndim == 4:
+            source = ArraySource(images)
+        else:
+            single = isinstance(images, str | Path | Image.Image | np.ndarray)
+            source = _Images([images] if single else list(images))  # type: ignore[list-item, arg-type]
+        return extract(self.module, source, size=self.size, device=self.device, batch_size=batch_size)
+
+
+class _Images:
+    """Images given one by one, as a source."""
+
+    name, fingerprint, labels, classes = "images", "", None, ()
+
+    def __init__(self, images: list[ImageLike]) -> None:
+        if not images:
+            raise DataError("there is nothing to embed: received no image.")
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def read(self, index: int) -> Pixels:
+        image = self._images[index]
+        if isinstance(image, str | Path):
+            return decode(Path(image))
+        if isinstance(image, Image.Image):
+            return np.array(image.convert("RGB"))
+        return _checked(image)
+
+
+def load(path: str | Path, branch: BranchName = "teacher", *, device: str = "auto") -> Encoder:
+    """Load the encoder of a run: the teacher's by default, or the student's."""
+    if branch not in ("teacher", "student"):
+        raise CheckpointError(f"branch must be 'teacher' or 'student', received '{branch}'.")
+    run = open_run(path)
+    tensors = run.newest().tensors
+    stored = "student" if run.config.siamese else branch
+    prefix = f"model.{stored}.encoder."
+    weights = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    module = Branch(run.config).encoder
+    module.load_state_dict(weights)
+    return Encoder(module, size=run.config.global_size, device=choose_device(device))
+
+
+def untrained(config: Config, *, device: str = "auto") -> Encoder:
+    """The encoder that a configuration starts from, with the same seed."""
+    from carp.data.random import Purpose, seed_of
+
+    torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
+    return Encoder(Branch(config).encoder, size=config.global_size, device=choose_device(device))
+
+
+def _checked(pixels: NDArray[np.uint8]) -> Pixels:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3:
+        raise DataError(f"an image array must be uint8 [H, W, 3], received {pixels.dtype} {list(pixels.shape)}.")
+    return pixels

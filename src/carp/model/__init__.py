@@ -1,0 +1,1 @@
+"""Encoder, projector, assigner, partition and loss: the paper's figure in code."""

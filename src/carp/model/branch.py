@@ -1,0 +1,32 @@
+"""One branch: encoder, projector and assigner. The student and the teacher are two of these.
+
+Shapes: B images, F features, D embedding.
+"""
+
+from typing import cast
+
+from torch import Tensor, nn
+
+from carp.config import Config
+from carp.model.assigner import Assigner
+from carp.model.encoder import build_encoder, num_features
+from carp.model.projector import Projector
+
+
+class Branch(nn.Module):
+    """f, g and q with one set of weights."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.encoder = build_encoder(config)
+        self.projector = Projector(
+            num_features(self.encoder),
+            config.projector_hidden,
+            config.embedding,
+            embedding_scale=config.embedding_scale,
+        )
+        self.assigner = Assigner(config.num_prototypes, config.embedding)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Embed one view of every image: [B, 3, H, W] to [B, D]."""
+        return cast(Tensor, self.projector(self.encoder(images)))

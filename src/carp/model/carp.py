@@ -1,0 +1,62 @@
+"""Student and teacher, and what passes between them.
+
+Shapes: V views, B images, D embedding, K prototypes.
+"""
+
+import copy
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from carp.config import Config
+from carp.model.branch import Branch
+
+
+class Embedded(NamedTuple):
+    """What the loss needs of one batch."""
+
+    z: list[Tensor]
+    w: list[Tensor]
+    prototypes_KD: Tensor
+    teacher_prototypes_KD: Tensor
+
+
+class Carp(nn.Module):
+    """The student sees all views, the teacher only the two global ones.
+
+    The teacher is an exponential moving average of the student's parameters; its batch norm runs on its own batch
+    statistics. With `teacher_momentum: 0` it *is* the student, and no second forward pass is done.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.student = Branch(config)
+        self.siamese = config.siamese
+        self.teacher = self.student if self.siamese else copy.deepcopy(self.student)
+        if not self.siamese:
+            self.teacher.requires_grad_(False)
+
+    def forward(self, views: Sequence[Tensor]) -> Embedded:
+        """Embed the views, two global ones first, each [B, 3, H, W]."""
+        z = _embed(self.student, views)
+        prototypes_KD = self.student.assigner()
+        if self.siamese:
+            w, teacher_prototypes_KD = [e.detach() for e in z[:2]], prototypes_KD.detach()
+        else:
+            with torch.no_grad():
+                w = _embed(self.teacher, views[:2])
+                teacher_prototypes_KD = self.teacher.assigner()
+        return Embedded(z, w, prototypes_KD, teacher_prototypes_KD)
+
+    @torch.no_grad()
+    def update_teacher(self, momentum: float) -> None:
+        """Teacher ← momentum · teacher + (1 − momentum) · student, as one multi-tensor operation."""
+        if not self.siamese:
+            torch._foreach_lerp_(list(self.teacher.parameters()), list(self.student.parameters()), 1.0 - momentum)
+
+
+def _embed(branch: Branch, views: Sequence[Tensor]) -> list[Tensor]:
+    """Embed one view at a time, so that batch norm sees one view's statistics at a time, as in the paper."""
+    return [branch(view).float() for view in views]

@@ -1,0 +1,58 @@
+"""Any timm backbone without its classifier, with a stem that suits the image size."""
+
+from typing import Any, cast
+
+import timm
+from torch import nn
+
+from carp.config import Config
+from carp.errors import ModelError, nearest
+
+SMALL_IMAGE = 64  # up to this side, a 7x7 stride-2 stem and a max-pool would throw most of the image away
+
+
+def build_encoder(config: Config) -> nn.Module:
+    """Build the encoder f: images [B, 3, H, W] to pooled features [B, F], F = `num_features`."""
+    name = config.encoder
+    if not timm.is_model(name):
+        known = timm.list_models()
+        raise ModelError(
+            f"encoder '{name}' is not a timm model.{nearest(name, known)} "
+            f"`python -c 'import timm; print(timm.list_models())'` lists all {len(known)}."
+        )
+    try:
+        encoder = timm.create_model(name, num_classes=0, **config.encoder_options)
+    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
+        options = config.encoder_options
+        raise ModelError(f"timm cannot build '{name}' with encoder_options={options}: {error}") from error
+    if _wants_small_stem(config):
+        _use_small_stem(encoder, config)
+    return cast(nn.Module, encoder)
+
+
+def num_features(encoder: nn.Module) -> int:
+    """F, the length of the pooled output."""
+    return int(cast(Any, encoder).num_features)
+
+
+def _wants_small_stem(config: Config) -> bool:
+    if config.stem == "auto":
+        return config.global_size <= SMALL_IMAGE and _is_resnet_name(config.encoder)
+    return config.stem == "small"
+
+
+def _is_resnet_name(name: str) -> bool:
+    return name.startswith(("resnet", "resnext", "wide_resnet", "seresnet"))
+
+
+def _use_small_stem(encoder: nn.Module, config: Config) -> None:
+    """Replace a ResNet's stem by one 3x3 convolution, and its max-pool by nothing."""
+    resnet = cast(Any, encoder)
+    if not all(hasattr(resnet, part) for part in ("conv1", "bn1", "maxpool")):
+        raise ModelError(
+            f"stem: small fits ResNets only; '{config.encoder}' has no conv1/bn1/maxpool. Use stem: encoder."
+        )
+    width = resnet.bn1.num_features
+    resnet.conv1 = nn.Conv2d(3, width, 3, stride=config.stem_stride, padding=1, bias=False)
+    nn.init.kaiming_normal_(resnet.conv1.weight, mode="fan_out", nonlinearity="relu")
+    resnet.maxpool = nn.Identity()

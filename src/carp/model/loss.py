@@ -1,0 +1,148 @@
+"""The loss of CARP: consistent assignments inside blocks, uniform mean assignment of every block.
+
+Shapes: V student views, G = 2 teacher (global) views, B images, D embedding, K prototypes, P blocks, N prototypes in
+a block. A block of one prototype (N = 1) is a Bernoulli problem: the prototype against an implicit zero logit, so
+its assignments have two entries.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from carp.errors import ModelError
+
+Embeddings = Tensor | Sequence[Tensor]
+
+
+class LossTerms(NamedTuple):
+    """The loss and its two terms, as scalars; only `total` is meant for `backward`."""
+
+    total: Tensor
+    consistency: Tensor
+    kl_to_uniform: Tensor
+
+
+def carp_loss(
+    z: Embeddings,
+    w: Embeddings,
+    prototypes: Tensor,
+    teacher_prototypes: Tensor,
+    partition: Tensor,
+    *,
+    entropy_weight: float | Tensor = 1.0,
+) -> LossTerms:
+    """Loss of student embeddings against teacher embeddings over one partition, in log space.
+
+    Args:
+        z: Student embeddings of V >= 2 views, global ones first: a list of [B, D] or one [V, B, D].
+        w: Teacher embeddings of the first two views, in the same form; no gradient flows into them.
+        prototypes: Student prototypes [K, D], used as given (normalise before).
+        teacher_prototypes: Teacher prototypes [K, D]; no gradient flows into them.
+        partition: LongTensor [P, N] of prototype indices, a row a block.
+        entropy_weight: Weight of `kl_to_uniform`.
+
+    Returns:
+        `LossTerms(total, consistency, kl_to_uniform)` with total = consistency + entropy_weight * kl_to_uniform.
+    """
+    z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
+    check_shapes(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
+    a_VBPN = _block_logits(z_VBD, prototypes, partition)
+    b_GBPN = _block_logits(w_GBD, teacher_prototypes.detach(), partition)
+
+    consistency = _consistency(a_VBPN, b_GBPN)
+    mean_PN = mean_assignment(a_VBPN.softmax(dim=-1), b_GBPN.softmax(dim=-1))
+    kl = kl_to_uniform(mean_PN)
+    return LossTerms(consistency + entropy_weight * kl, consistency, kl)
+
+
+def _consistency(a_VBPN: Tensor, b_GBPN: Tensor) -> Tensor:
+    """Twice the mean over all ordered pairs (student u, teacher v != u) of −log⟨s, t⟩.
+
+    log⟨softmax(a), softmax(b)⟩ = lse(a + b) − lse(a) − lse(b): its gradient s − softmax(a + b) is bounded and does
+    not die where the product of two probabilities underflows.
+    """
+    lse_a_VBP, lse_b_GBP = a_VBPN.logsumexp(-1), b_GBPN.logsumexp(-1)
+    pairs = _ordered_pairs(len(a_VBPN), len(b_GBPN))
+    per_pair = [(lse_a_VBP[u] + lse_b_GBP[v] - (a_VBPN[u] + b_GBPN[v]).logsumexp(-1)).mean() for u, v in pairs]
+    return 2 * torch.stack(per_pair).mean()
+
+
+def reference_loss(
+    z: Embeddings,
+    w: Embeddings,
+    prototypes: Tensor,
+    teacher_prototypes: Tensor,
+    partition: Tensor,
+    *,
+    entropy_weight: float | Tensor = 1.0,
+) -> LossTerms:
+    """The paper's pseudo-code with the arguments of `carp_loss`: for reading and for tests.
+
+    It forms probabilities and takes the logarithm of their product, so it loses its gradient (and becomes infinite)
+    where that product underflows; `carp_loss` does not.
+    """
+    z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
+    check_shapes(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
+    s_VBPN = _block_logits(z_VBD, prototypes, partition).softmax(dim=-1)
+    t_GBPN = _block_logits(w_GBD, teacher_prototypes.detach(), partition).softmax(dim=-1)
+
+    agreement = [
+        -torch.log((s_VBPN[u] * t_GBPN[v]).sum(dim=-1)).mean() for u, v in _ordered_pairs(len(s_VBPN), len(t_GBPN))
+    ]
+    consistency = 2 * torch.stack(agreement).mean()
+    kl = kl_to_uniform(mean_assignment(s_VBPN, t_GBPN))
+    return LossTerms(consistency + entropy_weight * kl, consistency, kl)
+
+
+def mean_assignment(s_VBPN: Tensor, t_GBPN: Tensor) -> Tensor:
+    """p̄: the mean assignment of every block over all views of both branches and the whole batch, [P, N]."""
+    return torch.cat([s_VBPN, t_GBPN]).mean(dim=(0, 1))
+
+
+def kl_to_uniform(mean_PN: Tensor) -> Tensor:
+    """Mean over blocks of log N − H(p̄): 0 when a block is used evenly, log N when one prototype takes all."""
+    entropy_P = -torch.special.xlogy(mean_PN, mean_PN).sum(dim=-1)
+    return (torch.log(torch.tensor(mean_PN.shape[-1], dtype=mean_PN.dtype)) - entropy_P).mean()
+
+
+def _block_logits(x_VBD: Tensor, prototypes_KD: Tensor, partition_PN: Tensor) -> Tensor:
+    """Logits of every view in every block, [V, B, P, N]; N = 1 gets its implicit zero logit."""
+    logits_VBPN = (x_VBD @ prototypes_KD.T)[..., partition_PN]
+    if partition_PN.shape[1] == 1:
+        logits_VBPN = torch.cat([logits_VBPN, torch.zeros_like(logits_VBPN)], dim=-1)
+    return logits_VBPN
+
+
+def _ordered_pairs(num_views: int, num_global: int) -> list[tuple[int, int]]:
+    return [(u, v) for v in range(num_global) for u in range(num_views) if u != v]
+
+
+def _stack(embeddings: Embeddings, name: str) -> Tensor:
+    if isinstance(embeddings, Tensor):
+        return embeddings
+    if not embeddings:
+        raise ModelError(f"{name} must hold the embeddings of at least two views, received none.")
+    shapes = {tuple(e.shape) for e in embeddings}
+    if len(shapes) > 1:
+        raise ModelError(f"all views in {name} must have one shape [B, D], received {sorted(shapes)}.")
+    return torch.stack(list(embeddings))
+
+
+def check_shapes(z_VBD: Tensor, w_GBD: Tensor, prototypes_KD: Tensor, teacher_KD: Tensor, partition_PN: Tensor) -> None:
+    """Raise a `ModelError` that names the tensor, its shape and the shape that fits."""
+    if z_VBD.ndim != 3 or len(z_VBD) < 2:
+        raise ModelError(f"z must be [V >= 2, B, D], received {list(z_VBD.shape)}.")
+    _, B, D = z_VBD.shape
+    if tuple(w_GBD.shape) != (2, B, D):
+        raise ModelError(f"w must be [2, {B}, {D}]: the global views of the same images, received {list(w_GBD.shape)}.")
+    K = len(prototypes_KD)
+    for name, tensor in (("prototypes", prototypes_KD), ("teacher_prototypes", teacher_KD)):
+        if tuple(tensor.shape) != (K, D):
+            raise ModelError(f"{name} must be [{K}, {D}], received {list(tensor.shape)}.")
+    if partition_PN.dtype != torch.int64 or partition_PN.ndim != 2 or partition_PN.numel() != K:
+        raise ModelError(
+            f"partition must be a LongTensor [P, N] with P * N = {K} prototypes, received "
+            f"{partition_PN.dtype} {list(partition_PN.shape)}."
+        )

@@ -1,0 +1,40 @@
+"""Random partitions of the prototypes into blocks.
+
+Shapes: K prototypes, P blocks, N prototypes in a block.
+"""
+
+import torch
+from torch import Tensor
+
+from carp.config import check_block_size
+
+
+def random_partition(
+    num_prototypes: int,
+    block_size: int,
+    *,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Deal all prototypes at random into blocks of equal size.
+
+    The permutation is always drawn on the CPU, so that a seed means the same partition on every device.
+
+    Args:
+        num_prototypes: K.
+        block_size: N, a divisor of K.
+        generator: A CPU generator; the global one when None.
+        device: Where the result is put.
+
+    Returns:
+        `partition_PN`: a LongTensor of prototype indices, a row a block; together the rows are a permutation.
+    """
+    check_block_size(num_prototypes, block_size)
+    order_K = torch.randperm(num_prototypes, generator=generator)
+    return order_K.view(-1, block_size).to(device or "cpu")
+
+
+def fixed_partition(num_prototypes: int, block_size: int, *, device: torch.device | str | None = None) -> Tensor:
+    """Return sequential blocks [P, N]: the paper's constant partition."""
+    check_block_size(num_prototypes, block_size)
+    return torch.arange(num_prototypes, device=device).view(-1, block_size)

@@ -1,0 +1,133 @@
+"""The folder of a run: what it holds, whether it may be continued, and how to read it back.
+
+config.yaml      the resolved configuration
+run.json         command, versions, seed, git state, data
+metrics.jsonl    one line a measurement
+checkpoints/     the newest few
+plots.png        at the end
+"""
+
+import fcntl
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from carp._version import __version__
+from carp.checkpoint import Checkpoint, load_newest, write_atomic
+from carp.config import Config, differences, read_yaml, resolve, to_yaml
+from carp.data.source import Source
+from carp.errors import CheckpointError
+
+_PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder that has been read."""
+
+    folder: Path
+    config: Config
+    info: dict[str, Any]
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints lie."""
+        return self.folder / "checkpoints"
+
+    def newest(self) -> Checkpoint:
+        """The newest whole checkpoint."""
+        checkpoint, problems = load_newest(self.checkpoints)
+        if checkpoint is None:
+            why = " ".join(problems) or "it has not written one yet."
+            raise CheckpointError(f"the run {self.folder} has no checkpoint to load: {why}")
+        return checkpoint
+
+
+def open_run(folder: Path | str) -> Run:
+    """Read the configuration and description of a run."""
+    folder = Path(folder)
+    config_path, info_path = folder / "config.yaml", folder / "run.json"
+    if not config_path.is_file():
+        what = "there is no folder" if not folder.exists() else "this is not a run folder (no config.yaml):"
+        raise CheckpointError(f"{what} {folder}. Give the --out folder of `carp train`.")
+    try:
+        info = json.loads(info_path.read_text())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {info_path}: {error}") from error
+    return Run(folder, resolve(read_yaml(config_path), num_images=info["data"]["images"]), info)
+
+
+def prepare_run(folder: Path, config: Config, source: Source) -> Run:
+    """Create a run folder, or check that an existing one belongs to this configuration and data."""
+    if (folder / "config.yaml").exists():
+        run = open_run(folder)
+        changed = differences(config, run.config)
+        data = run.info["data"]
+        if data["fingerprint"] != source.fingerprint:
+            changed.append(f"data: {data['images']} images of {data['name']} -> {len(source)} of {source.name}")
+        if changed:
+            raise CheckpointError(
+                f"{folder} belongs to a run with other settings ({'; '.join(changed)}). "
+                "Give another --out, or the same settings to continue it."
+            )
+        return run
+    if folder.is_file() or (folder.is_dir() and any(p.name != "lock" for p in folder.iterdir())):
+        raise CheckpointError(f"{folder} exists and is not a run folder. Give another --out.")
+    info = {
+        "carp": __version__,
+        "command": sys.argv,
+        "seed": config.seed,
+        "data": {"name": source.name, "images": len(source), "fingerprint": source.fingerprint},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: importlib.metadata.version(name) for name in _PACKAGES},
+        },
+        "torch_threads": torch.get_num_threads(),
+        "git": _git_state(),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "run.json", json.dumps(info, indent=1))
+        write_atomic(folder / "config.yaml", to_yaml(config))
+    except OSError as error:
+        raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
+    return Run(folder, config, info)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run folder, so that a second process cannot train in it at the same time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CheckpointError(
+                f"another process is training in {folder}. Wait for it, or give another --out."
+            ) from None
+        yield
+
+
+def _git_state() -> dict[str, str] | None:
+    """The commit of the working folder and whether it has changes; None outside a repository."""
+    try:
+        commit, changes = (
+            subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "changes": "yes" if changes else "no"}

@@ -1,0 +1,153 @@
+"""What a person sees of a run: a bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from carp.training.health import Diagnosis, Verdict
+from carp.training.step import StepResult
+
+_SECONDS_BETWEEN_LINES = 10.0
+_STYLE = {
+    Verdict.HEALTHY: "green",
+    Verdict.NOT_YET_LEARNING: "yellow",
+    Verdict.AT_RISK: "yellow",
+    Verdict.COLLAPSED: "red",
+}
+
+
+class TrainingProgress(Protocol):
+    """Told of every step."""
+
+    def step(self, result: StepResult, *, images: int) -> None:
+        """One step is done."""
+
+    def knn(self, accuracies: dict[str, float]) -> None:
+        """New k-NN accuracies."""
+
+
+class Display:
+    """Writes to standard error, so that standard output stays for results."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
+
+    def say(self, message: str) -> None:
+        """A line of information."""
+        self.console.print(message, markup=False)
+
+    def warn(self, message: str) -> None:
+        """A line that deserves attention."""
+        self.console.print(f"warning: {message}", style="yellow", markup=False)
+
+    def health(self, step: int, diagnosis: Diagnosis) -> None:
+        """A verdict that differs from the last one."""
+        self.console.print(f"step {step}: {diagnosis}", style=_STYLE[diagnosis.verdict], markup=False)
+
+    @contextmanager
+    def counting(self, what: str, total: int) -> Iterator["Counter"]:
+        """Progress of work that is counted."""
+        with _bar(self.console, "{task.fields[info]}") as bar:
+            yield Counter(bar, what, total)
+
+    @contextmanager
+    def training(self, first_step: int, last_step: int) -> Iterator[TrainingProgress]:
+        """Progress of a run."""
+        if not self.console.is_terminal:
+            yield _Lines(self, first_step, last_step)
+            return
+        with _bar(self.console, "{task.fields[info]}") as bar:
+            yield _Bar(bar, first_step, last_step)
+
+
+class Counter:
+    """Call it with (done, all)."""
+
+    def __init__(self, bar: Progress, what: str, total: int) -> None:
+        self._bar, self._task = bar, bar.add_task(what, total=total, info="")
+
+    def __call__(self, done: int, _all: int) -> None:
+        self._bar.update(self._task, completed=done)
+
+
+def _bar(console: Console, info: str) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn(info),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+class _Rate:
+    """Images per second over the whole session, without the first step (it warms up)."""
+
+    def __init__(self) -> None:
+        self._images, self._start = 0, 0.0
+
+    def add(self, images: int) -> float:
+        now = time.monotonic()
+        if not self._start:
+            self._start = now
+            return 0.0
+        self._images += images
+        return self._images / max(now - self._start, 1e-9)
+
+
+class _Bar:
+    def __init__(self, bar: Progress, first_step: int, last_step: int) -> None:
+        self._bar, self._rate, self._knn = bar, _Rate(), ""
+        self._task = bar.add_task("training", total=last_step, completed=first_step, info="")
+
+    def step(self, result: StepResult, *, images: int) -> None:
+        info = _describe(result, self._rate.add(images)) + self._knn
+        self._bar.update(self._task, advance=1, info=info)
+
+    def knn(self, accuracies: dict[str, float]) -> None:
+        self._knn = _describe_knn(accuracies)
+
+
+class _Lines:
+    def __init__(self, display: Display, first_step: int, last_step: int) -> None:
+        self._display, self._step, self._last, self._rate = display, first_step, last_step, _Rate()
+        self._knn, self._printed = "", 0.0
+
+    def step(self, result: StepResult, *, images: int) -> None:
+        self._step += 1
+        rate = self._rate.add(images)
+        now = time.monotonic()
+        if now - self._printed >= _SECONDS_BETWEEN_LINES or self._step == self._last:
+            self._printed = now
+            left = (self._last - self._step) * images / rate if rate else 0.0
+            self._display.say(
+                f"step {self._step}/{self._last}  {_describe(result, rate)}{self._knn}  {_clock(left)} left"
+            )
+
+    def knn(self, accuracies: dict[str, float]) -> None:
+        self._knn = _describe_knn(accuracies)
+
+
+def _describe(result: StepResult, rate: float) -> str:
+    return (
+        f"{rate:.0f} images/s  loss {result.loss:.3f} (consistency {result.consistency:.3f}, "
+        f"kl {result.kl_to_uniform:.3f})  lr {result.lr:.3g}  momentum {result.teacher_momentum:.4f}"
+    )
+
+
+def _describe_knn(accuracies: dict[str, float]) -> str:
+    parts = [f"{name.removeprefix('knn_')} {value:.1%}" for name, value in accuracies.items()]
+    return "  k-NN " + ", ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}"

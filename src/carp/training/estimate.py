@@ -1,0 +1,72 @@
+"""What a run will need, before it starts: parameters, steps, memory.
+
+Activations are counted, not guessed: the student runs on the meta device, which computes shapes only, while every
+tensor that autograd keeps for the backward pass is added up.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from carp.config import Config
+from carp.model.branch import Branch
+
+_FLOAT = 4
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Counts and bytes."""
+
+    encoder_parameters: int
+    projector_parameters: int
+    prototype_parameters: int
+    weights_bytes: int  # student, teacher, gradients, optimiser state
+    activation_bytes: int  # kept for the backward pass of one micro-batch
+    head_bytes: int  # logits and assignments of one micro-batch
+
+    @property
+    def total_bytes(self) -> int:
+        """The peak, without the data loader and the libraries themselves."""
+        return self.weights_bytes + self.activation_bytes + self.head_bytes
+
+
+def estimate(config: Config) -> Estimate:
+    """Estimate the memory of training with a configuration."""
+    with torch.device("meta"):
+        branch = Branch(config)
+    counts = [_count(part) for part in (branch.encoder, branch.projector, branch.assigner)]
+    copies = 2 + (not config.siamese) + (2 if config.optimiser == "adamw" else 1)
+    batch = config.micro_batch or config.batch_size
+    student, teacher = 2 + config.local_views, 0 if config.siamese else 2
+    activations = 2 * _kept_for_backward(branch, config.global_size, batch)
+    if config.local_views:
+        activations += config.local_views * _kept_for_backward(branch, config.local_size, batch)
+    if config.precision == "bf16":
+        activations //= 2
+    # Logits, log-sums over pairs and assignments: about four images × K matrices a student view, two a teacher view.
+    head = (4 * student + 2 * max(teacher, 2)) * batch * config.num_prototypes * _FLOAT
+    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, head)
+
+
+def _kept_for_backward(branch: Branch, size: int, batch: int) -> int:
+    """Bytes that autograd keeps for one view of a batch; measured at two images, as it grows in proportion."""
+    kept: dict[tuple[int, int], int] = {}
+    weights = {id(p.untyped_storage()) for p in branch.parameters()}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if id(storage) not in weights:
+            kept[(id(storage), storage.nbytes())] = storage.nbytes()
+        alive.append(tensor)
+        return tensor
+
+    alive: list[Tensor] = []  # so that no id is used twice
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        branch(torch.empty(2, 3, size, size, device="meta"))
+    return sum(kept.values()) * batch // 2
+
+
+def _count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())

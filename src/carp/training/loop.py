@@ -1,0 +1,222 @@
+"""The loop around the step: continue where the run was, log, watch its health, save, stop when asked."""
+
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from carp import checkpoint as checkpoints
+from carp.checkpoint import Checkpoint
+from carp.config import Config
+from carp.data.loader import Batch, Loader
+from carp.data.random import Purpose, seed_of
+from carp.errors import CheckpointError, CollapseError, Interrupted, NonFiniteError
+from carp.model.carp import Carp
+from carp.training.display import Display
+from carp.training.health import Diagnosis, Verdict, diagnose
+from carp.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
+from carp.training.run_log import RunLog
+from carp.training.schedules import Schedules
+from carp.training.step import Stepper, StepResult
+
+# k-NN of student and teacher, by name, when an epoch ends; None when there is nothing to compare with.
+Validate = Callable[[Carp], dict[str, float]]
+
+_PATIENCE = 3  # measurements in a row that must say "collapsed" before `on_collapse: stop` stops
+
+
+def build_model(config: Config, device: torch.device) -> Carp:
+    """A model with the initial weights of the configuration's seed."""
+    torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
+    model = Carp(config)
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model.to(device)
+
+
+class Training:
+    """A run in progress. `run()` takes it from its newest checkpoint to its last step."""
+
+    def __init__(self, config: Config, loader: Loader, folder: Path, device: torch.device, display: Display) -> None:
+        self.config, self.loader, self.folder, self.display = config, loader, folder, display
+        self.checkpoints = folder / "checkpoints"
+        self.model = build_model(config, device)
+        self.optimiser = build_optimiser(self.model, config)
+        self.schedules = Schedules(config, loader.steps_per_epoch)
+        self.step = 0
+        self.collapsed_in_a_row = 0
+        self.diagnosis: Diagnosis | None = None
+        metrics_length = self._continue()
+        self.log = RunLog(folder, length=metrics_length, tensorboard=config.tensorboard)
+        if config.compile:
+            self.model.student.encoder.compile()
+        self.stepper = Stepper(self.model, self.optimiser, self.schedules, config, device)
+
+    def run(self, validate: Validate | None = None) -> None:
+        """Train to the end; raise when a signal, a collapse or a number that is not finite ends it before."""
+        last_step, saved_at = self.schedules.num_steps, time.monotonic()
+        self.model.train()
+        with StopSignal() as stop, self.display.training(self.step, last_step) as progress:
+            for batch in self.loader.batches(self.step, last_step):
+                with_health = batch.step % self.config.health_steps == 0
+                result = self.stepper(batch, with_health=with_health)
+                if not result.finite:
+                    self._post_mortem(batch, result)
+                self.step = batch.step + 1
+                self._record(batch, result)
+                if validate and self._epoch_ends_with_validation():
+                    progress.knn(self._validate(validate, batch))
+                progress.step(result, images=len(batch.indices))
+
+                minutes = (time.monotonic() - saved_at) / 60
+                due = self.step % self.config.checkpoint_steps == 0
+                if due or minutes >= self.config.checkpoint_minutes or self.step == last_step or stop.number:
+                    self.save()
+                    saved_at = time.monotonic()
+                if stop.number and self.step < last_step:
+                    raise Interrupted(
+                        f"stopped by {signal.Signals(stop.number).name} after step {self.step} of {last_step}; "
+                        "everything is saved. Run the same command to continue.",
+                        stop.number,
+                    )
+                self._stop_if_collapsed()
+        self.log.close()
+
+    def save(self) -> None:
+        """Write a checkpoint of everything that cannot be derived from the configuration and the step."""
+        state = {
+            "metrics_length": self.log.sync(),
+            "collapsed_in_a_row": self.collapsed_in_a_row,
+            "seed": self.config.seed,
+            "epoch": self.step // self.loader.steps_per_epoch,
+            "torch_threads": torch.get_num_threads(),
+        }
+        point = Checkpoint(self.step, self._tensors(), state)
+        checkpoints.save(self.checkpoints, point, keep=self.config.keep_checkpoints)
+
+    def _continue(self) -> int:
+        """Load the newest whole checkpoint, if any, and return the length of the metrics file at that step."""
+        point, problems = checkpoints.load_newest(self.checkpoints)
+        for problem in problems:
+            self.display.warn(problem)
+        if point is None:
+            if problems:
+                raise CheckpointError(
+                    f"no checkpoint in {self.checkpoints} is whole. Remove that folder to start again from step 0."
+                )
+            return 0
+        self.step = point.step
+        self.collapsed_in_a_row = point.state["collapsed_in_a_row"]
+        module = {k.removeprefix("model."): v for k, v in point.tensors.items() if k.startswith("model.")}
+        if self.model.siamese:
+            module |= {k.replace("student.", "teacher.", 1): v for k, v in module.items()}
+        self.model.load_state_dict(module)
+        moments = {k.removeprefix("optimiser."): v for k, v in point.tensors.items() if k.startswith("optimiser.")}
+        load_optimiser_tensors(self.optimiser, self.model, moments)
+        self.display.say(f"continuing at step {self.step} of {self.schedules.num_steps}")
+        if point.state["torch_threads"] != torch.get_num_threads():
+            self.display.warn(
+                f"this run began with {point.state['torch_threads']} threads and continues with "
+                f"{torch.get_num_threads()}: the result will differ in rounding."
+            )
+        return int(point.state["metrics_length"])
+
+    def _tensors(self) -> dict[str, Tensor]:
+        model = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        if self.model.siamese:  # one set of weights under two names; store it once
+            model = {name: t for name, t in model.items() if not name.startswith("model.teacher.")}
+        moments = optimiser_tensors(self.optimiser, self.model)
+        return model | {f"optimiser.{name}": tensor for name, tensor in moments.items()}
+
+    def _record(self, batch: Batch, result: StepResult) -> None:
+        if batch.step % self.config.log_steps == 0 or self.step == self.schedules.num_steps:
+            values = {
+                "epoch": batch.epoch,
+                "loss": result.loss,
+                "consistency": result.consistency,
+                "kl_to_uniform": result.kl_to_uniform,
+                "gradient_norm": result.gradient_norm,
+                "lr": result.lr,
+                "teacher_momentum": result.teacher_momentum,
+                "entropy_weight": result.entropy_weight,
+            }
+            self.log.write(batch.step, values)
+        if result.health is not None:
+            found = diagnose(result.health)
+            self.log.write(batch.step, {"health": found.verdict.value, **result.health.as_dict()})
+            collapsed = found.verdict is Verdict.COLLAPSED
+            self.collapsed_in_a_row = self.collapsed_in_a_row + 1 if collapsed else 0
+            if self.diagnosis is None or found.verdict != self.diagnosis.verdict:
+                self.display.health(batch.step, found)
+            self.diagnosis = found
+
+    def _epoch_ends_with_validation(self) -> bool:
+        epoch, place = divmod(self.step, self.loader.steps_per_epoch)
+        return place == 0 and (epoch % self.config.validate_epochs == 0 or self.step == self.schedules.num_steps)
+
+    def _validate(self, validate: Validate, batch: Batch) -> dict[str, float]:
+        values = validate(self.model)
+        self.model.train()
+        self.log.write(batch.step, {"epoch": batch.epoch + 1, **values})
+        return values
+
+    def _stop_if_collapsed(self) -> None:
+        if self.config.on_collapse == "stop" and self.collapsed_in_a_row >= _PATIENCE:
+            self.save()
+            raise CollapseError(f"stopped at step {self.step}, {self.diagnosis} (on_collapse: stop)")
+
+    def _post_mortem(self, batch: Batch, result: StepResult) -> None:
+        """Write down what was not finite, and raise. The step was not applied."""
+        bad = [
+            name
+            for name, p in self.model.named_parameters()
+            if p.grad is not None and not bool(p.grad.isfinite().all())
+        ]
+        report: dict[str, Any] = {
+            "step": batch.step,
+            "epoch": batch.epoch,
+            "loss": repr(result.loss),
+            "consistency": repr(result.consistency),
+            "kl_to_uniform": repr(result.kl_to_uniform),
+            "gradient_norm": repr(result.gradient_norm),
+            "lr": result.lr,
+            "last_diagnosis": str(self.diagnosis) if self.diagnosis else None,
+            "parameters_with_bad_gradients": bad,
+            "images": batch.indices.tolist(),
+        }
+        path = self.folder / "post-mortem.json"
+        checkpoints.write_atomic(path, json.dumps(report, indent=1))
+        what = "the loss" if repr(result.loss) in {"nan", "inf", "-inf"} else "the gradient"
+        raise NonFiniteError(
+            f"{what} is not finite at step {batch.step}: the step was not applied, and {path} tells what was "
+            "found. Lower lr, add warmup_epochs, set clip_gradient, or use precision=fp32."
+        )
+
+
+class StopSignal:
+    """Catches SIGTERM and SIGINT; the second one acts at once, as if nobody had caught the first."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._catch)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _catch(self, number: int, _frame: FrameType | None) -> None:
+        if self.number:
+            signal.signal(number, self._before[number])
+            signal.raise_signal(number)
+        self.number = number

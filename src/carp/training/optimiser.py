@@ -1,0 +1,105 @@
+"""LARS, and the choice among LARS, SGD and AdamW.
+
+Matrices and filters are decayed (and adapted by LARS); vectors (biases, batch-norm gains) are neither.
+"""
+
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from carp.config import Config
+
+
+class LARS(Optimizer):
+    """SGD with momentum whose step per tensor is in proportion to the tensor's own norm (You et al., 2017).
+
+    u = g + λp; u ← u · trust · ‖p‖ / ‖u‖; m ← μm + u; p ← p − lr · m. Groups with `adapt=False` skip the second
+    step. All tensors of a group move in a few multi-tensor operations.
+    """
+
+    def __init__(
+        self, params: Any, *, lr: float, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 0.001
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust": trust,
+            "adapt": True,
+        }
+        super().__init__(params, defaults)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Move all parameters that have a gradient."""
+        loss = closure() if closure is not None else None
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            if params:
+                self._move(params, [p.grad for p in params if p.grad is not None], group)
+        return loss
+
+    def _move(self, params: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        updates = list(torch._foreach_add(gradients, params, alpha=group["weight_decay"]))
+        if group["adapt"]:
+            p_norms = torch.stack(torch._foreach_norm(params))
+            u_norms = torch.stack(torch._foreach_norm(updates))
+            moving = (p_norms > 0) & (u_norms > 0)
+            ratios = torch.where(moving, group["trust"] * p_norms / u_norms, 1.0)
+            torch._foreach_mul_(updates, list(ratios.unbind()))
+        buffers = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in params]
+        torch._foreach_mul_(buffers, group["momentum"])
+        torch._foreach_add_(buffers, updates)
+        torch._foreach_add_(params, buffers, alpha=-group["lr"])
+
+
+def build_optimiser(module: nn.Module, config: Config) -> Optimizer:
+    """The optimiser of the configuration over all trainable parameters of a module."""
+    trainable = [p for p in module.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trainable if p.ndim > 1], "decayed": True},
+        {"params": [p for p in trainable if p.ndim <= 1], "decayed": False},
+    ]
+    lr = config.base_lr
+    if config.optimiser == "adamw":
+        return AdamW(groups, lr=lr, weight_decay=0.0, foreach=True)
+    if config.optimiser == "sgd":
+        return SGD(groups, lr=lr, momentum=config.momentum, foreach=True)
+    groups[1]["adapt"] = False
+    return LARS(groups, lr=lr, momentum=config.momentum, trust=config.trust)
+
+
+def set_hyperparameters(optimiser: Optimizer, *, lr: float, weight_decay: float) -> None:
+    """Put the step's learning rate into all groups and its weight decay into the decayed one."""
+    for group in optimiser.param_groups:
+        group["lr"] = lr
+        group["weight_decay"] = weight_decay if group["decayed"] else 0.0
+
+
+def optimiser_tensors(optimiser: Optimizer, module: nn.Module) -> dict[str, Tensor]:
+    """The optimiser's state as named tensors: `<parameter>/<slot>`."""
+    return {
+        f"{name}/{slot}": value
+        for name, parameter in module.named_parameters()
+        for slot, value in optimiser.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def load_optimiser_tensors(optimiser: Optimizer, module: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimiser_tensors` returned, in each parameter's own memory layout."""
+    parameters = dict(module.named_parameters())
+    for key, value in tensors.items():
+        name, slot = key.rsplit("/", 1)
+        parameter = parameters[name]
+        same = value.shape == parameter.shape
+        target = torch.empty_like(parameter, requires_grad=False) if same else torch.empty_like(value)
+        optimiser.state[parameter][slot] = target.copy_(value)

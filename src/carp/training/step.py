@@ -1,0 +1,100 @@
+"""One optimiser step: views → embeddings → loss → gradients → check → move → teacher follows.
+
+Shapes: V views, B images, D embedding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from carp.config import Config
+from carp.data.loader import Batch, normalise
+from carp.data.random import Purpose, seed_of
+from carp.model.carp import Carp, Embedded
+from carp.model.loss import carp_loss
+from carp.model.partition import fixed_partition, random_partition
+from carp.training.health import Health, measure
+from carp.training.optimiser import set_hyperparameters
+from carp.training.schedules import Schedules
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a step reports."""
+
+    loss: float
+    consistency: float
+    kl_to_uniform: float
+    gradient_norm: float
+    lr: float
+    teacher_momentum: float
+    entropy_weight: float
+    health: Health | None
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradient are finite numbers; only then was the step applied."""
+        return bool(torch.tensor([self.loss, self.gradient_norm]).isfinite().all())
+
+
+class Stepper:
+    """Holds what all steps share; `__call__` is the step."""
+
+    def __init__(
+        self, model: Carp, optimiser: Optimizer, schedules: Schedules, config: Config, device: torch.device
+    ) -> None:
+        self.model, self.optimiser, self.schedules = model, optimiser, schedules
+        self.config, self.device = config, device
+        self.trainable = [p for p in model.parameters() if p.requires_grad]
+
+    def __call__(self, batch: Batch, *, with_health: bool = False) -> StepResult:
+        """Train on one batch. Nothing is applied when the loss or a gradient is not finite."""
+        config, step = self.config, batch.step
+        lr, entropy_weight = self.schedules.lr(step), self.schedules.entropy_weight(step)
+        momentum = self.schedules.teacher_momentum(step)
+        torch.manual_seed(seed_of(config.seed, Purpose.STEP, step))  # dropout, stochastic depth
+        partition_PN = self.partition(step)
+        set_hyperparameters(self.optimiser, lr=lr, weight_decay=self.schedules.weight_decay(step))
+
+        self.optimiser.zero_grad(set_to_none=True)
+        micro_batches = self._micro_batches(batch.views)
+        terms_3 = torch.zeros(3, device=self.device)
+        for views in micro_batches:
+            embedded = self._embed(views)
+            terms = carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
+            (terms.total / len(micro_batches)).backward()  # type: ignore[no-untyped-call]
+            terms_3 += torch.stack(terms).detach() / len(micro_batches)
+
+        norm = torch.nn.utils.clip_grad_norm_(self.trainable, config.clip_gradient or float("inf"), foreach=True)
+        loss, consistency, kl, gradient_norm = torch.cat([terms_3, norm[None]]).tolist()
+        health = (
+            measure(consistency, kl, torch.stack(embedded.z[:2]).detach(), embedded.prototypes_KD, partition_PN)
+            if with_health
+            else None
+        )
+        result = StepResult(loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, health)
+        if result.finite:
+            self.optimiser.step()
+            self.model.update_teacher(momentum)
+        return result
+
+    def partition(self, step: int) -> Tensor:
+        """The partition of a step: the same for every view, branch and micro-batch."""
+        K, N = self.config.num_prototypes, self.config.block_size
+        if self.config.partition == "fixed":
+            return fixed_partition(K, N, device=self.device)
+        generator = torch.Generator().manual_seed(seed_of(self.config.seed, Purpose.PARTITION, step))
+        return random_partition(K, N, generator=generator, device=self.device)
+
+    def _micro_batches(self, views: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        size = self.config.micro_batch or len(views[0])
+        return list(zip(*(view.split(size) for view in views), strict=True))
+
+    def _embed(self, views: Sequence[Tensor]) -> Embedded:
+        ready = [normalise(v, self.device, channels_last=self.config.channels_last) for v in views]
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
+            embedded: Embedded = self.model(ready)
+        return embedded
