@@ -66,15 +66,21 @@ def evaluate(
 
     values = {}
     for name in (*(BASELINES if baselines else ()), *branches):
-        stored, settings = features(name, bank), {"k": k, "temperature": temperature}
+        stored = features(name, bank)
         if queries is None:
-            values[name] = knn_leave_one_out(stored, _labels(bank), **settings)  # type: ignore[arg-type]
+            values[name] = knn_leave_one_out(stored, _labels(bank), k=k, temperature=temperature)
         else:
             values[name] = knn_accuracy(
                 stored, _labels(bank), features(name, queries), _labels(queries), k=k, temperature=temperature
             )
-    settings = {"k": k, "temperature": temperature, "run": str(run), "bank": bank.name}
-    return Result(protocol, values, {**settings, "test": queries.name if queries else "leave one out"})
+    settings = {
+        "k": k,
+        "temperature": temperature,
+        "run": str(run),
+        "bank": bank.name,
+        "test": queries.name if queries else "leave one out",
+    }
+    return Result(protocol, values, settings)
 
 
 def _labelled(data: str | Path | Source) -> Source:

@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 
 from carp.errors import DataError, nearest
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.float64]
 Motif = Callable[[Floats, Floats], Floats]
 
 SIDE = 32
 _SAMPLES = 2  # per pixel and axis: enough for smooth edges together with the soft threshold
 _PER_CLASS = {"train": 480, "test": 110}
+_BLOBS = 6
 _KNOTS = 5
-_WOBBLE = 0.3
+_WOBBLE = 0.2
 _SEEDS = {"train": 20_240_001, "test": 20_240_002}
 
 
@@ -52,7 +53,7 @@ class EmbeddedSet:
 
 def _fold(t: Floats) -> Floats:
     """Distance to the middle of the period that t lies in: 0 to 1/2."""
-    return np.abs(t - np.floor(t) - np.float32(0.5))
+    return np.abs(t - np.floor(t) - 0.5)
 
 
 def _stripes(x: Floats, y: Floats) -> Floats:  # noqa: ARG001 - a motif takes both
@@ -127,9 +128,8 @@ def shapes(split: str = "train") -> EmbeddedSet:
         DataError: The split does not exist.
     """
     if split not in _PER_CLASS:
-        raise DataError(
-            f"The embedded image set has no split '{split}': use 'train' or 'test'." + nearest(split, _PER_CLASS)
-        )
+        cause = f"The embedded image set has no split '{split}': use 'train' or 'test'."
+        raise DataError(cause + nearest(split, _PER_CLASS))
     count = _PER_CLASS[split]
     rng = np.random.Generator(np.random.Philox(key=_SEEDS[split]))
     images = np.concatenate([_draw(rng, *motif, count) for motif in _MOTIFS.values()])
@@ -144,49 +144,64 @@ def _draw(rng: np.random.Generator, motif: Motif, size: float, count: int) -> ND
     """Draw images of one motif: [count, 32, 32, 3]."""
     cover = _cover(rng, motif, size, count)
     # Motif and ground differ in brightness by a visible step of either sign, and freely in hue.
-    sign = np.where(_uniform(rng, -1, 1, count, 1, 1, 1) < 0, np.float32(-1), np.float32(1))
-    step = sign * _uniform(rng, 0.3, 0.5, count, 1, 1, 1)
+    sign = np.where(_uniform(rng, -1, 1, count, 1, 1, 1) < 0, -1, 1)
+    step = sign * _uniform(rng, 0.24, 0.4, count, 1, 1, 1)
     step = step + _uniform(rng, -0.12, 0.12, count, 1, 1, 3)
-    canvas = _light(rng, count) + (cover[..., None] - np.float32(0.5)) * step
+    canvas = _light(rng, count) + (cover[..., None] - 0.5) * step
     canvas = canvas + _uniform(rng, -0.04, 0.04, count, SIDE, SIDE, 3)
-    return (np.clip(canvas, 0, 1) * np.float32(255) + np.float32(0.5)).astype(np.uint8)
+    return (np.clip(canvas, 0, 1) * 255 + 0.5).astype(np.uint8)
 
 
 def _cover(rng: np.random.Generator, motif: Motif, size: float, count: int) -> Floats:
     """How much of each pixel the motif covers, 0 to 1: [count, 32, 32]."""
     side = SIDE * _SAMPLES
-    line = (np.arange(side, dtype=np.float32) + np.float32(0.5)) / np.float32(side) - np.float32(0.5)
+    line = (np.arange(side) + 0.5) / side - 0.5
     x, y = _turn(line[None, None, :], line[None, :, None], _uniform(rng, -0.07, 0.07, count, 1, 1))
-    period = _uniform(rng, 5.0, 8.0, count, 1, 1) * np.float32(size)
+    period = _uniform(rng, 5.0, 8.0, count, 1, 1) * size
     x = x * SIDE / period + _uniform(rng, 0, 2, count, 1, 1) + _wobble(rng, line, count)
     y = y * SIDE / period + _uniform(rng, 0, 2, count, 1, 1) + _wobble(rng, line, count)
     # A soft step one sample wide: distances are turned from periods into samples.
-    return _shrink(np.clip(np.float32(0.5) - motif(x, y) * period * _SAMPLES, 0, 1))
+    return _shrink(np.clip(0.5 - motif(x, y) * period * _SAMPLES, 0, 1))
 
 
 def _wobble(rng: np.random.Generator, line: Floats, count: int) -> Floats:
     """A smooth random displacement in periods, so that no two images align: [count, side, side]."""
     knots = _uniform(rng, -_WOBBLE, _WOBBLE, count, _KNOTS, _KNOTS)
-    place = (line + np.float32(0.5)) * (_KNOTS - 1)
+    place = (line + 0.5) * (_KNOTS - 1)
     weights = [np.maximum(1 - np.abs(place - knot), 0) for knot in range(_KNOTS)]
-    rows = sum(knots[:, :, k, None] * weights[k] for k in range(_KNOTS))
-    return sum(rows[:, k, None, :] * weights[k][:, None] for k in range(_KNOTS))
+    rows: Floats = np.zeros((count, _KNOTS, len(line)))
+    for knot, weight in enumerate(weights):
+        rows = rows + knots[:, :, knot, None] * weight
+    plane: Floats = np.zeros((count, len(line), len(line)))
+    for knot, weight in enumerate(weights):
+        plane = plane + rows[:, knot, None, :] * weight[:, None]
+    return plane
 
 
 def _light(rng: np.random.Generator, count: int) -> Floats:
     """Colour that motif and ground share, with a slope and soft blobs: [count, 32, 32, 3]."""
-    line = (np.arange(SIDE, dtype=np.float32) + np.float32(0.5)) / np.float32(SIDE)
+    line = (np.arange(SIDE) + 0.5) / SIDE
     x, y = line[None, None, :, None], line[None, :, None, None]
     light = _uniform(rng, 0.42, 0.58, count, 1, 1, 3)
-    light = light + (x - np.float32(0.5)) * _uniform(rng, -0.25, 0.25, count, 1, 1, 3)
-    light = light + (y - np.float32(0.5)) * _uniform(rng, -0.25, 0.25, count, 1, 1, 3)
-    for _ in range(3):
+    light = light + (x - 0.5) * _tint(rng, 0.3, 0.1, count)
+    light = light + (y - 0.5) * _tint(rng, 0.3, 0.1, count)
+    for _ in range(_BLOBS):
         dx = x - _uniform(rng, 0, 1, count, 1, 1, 1)
         dy = y - _uniform(rng, 0, 1, count, 1, 1, 1)
-        reach = _uniform(rng, 0.15, 0.35, count, 1, 1, 1)
+        reach = _uniform(rng, 0.12, 0.3, count, 1, 1, 1)
         blob = np.maximum(1 - (dx * dx + dy * dy) / (reach * reach), 0)
-        light = light + blob * _uniform(rng, -0.15, 0.15, count, 1, 1, 3)
+        light = light + blob * _tint(rng, 0.4, 0.08, count)
     return light
+
+
+def _tint(rng: np.random.Generator, brightness: float, hue: float, count: int) -> Floats:
+    """Colour changes that are mostly brighter or darker and a little coloured: [count, 1, 1, 3].
+
+    Strong colours would be a mark of the single image that survives every crop, and a learner
+    would follow that mark instead of the motif.
+    """
+    grey = _uniform(rng, -brightness, brightness, count, 1, 1, 1)
+    return grey + _uniform(rng, -hue, hue, count, 1, 1, 3)
 
 
 def _turn(x: Floats, y: Floats, half_tangent: Floats) -> tuple[Floats, Floats]:
@@ -199,8 +214,8 @@ def _turn(x: Floats, y: Floats, half_tangent: Floats) -> tuple[Floats, Floats]:
 def _shrink(samples: Floats) -> Floats:
     """Average the 2 x 2 samples of each pixel, in a fixed order."""
     rows = samples[:, 0::2] + samples[:, 1::2]
-    return (rows[:, :, 0::2] + rows[:, :, 1::2]) / np.float32(4)
+    return (rows[:, :, 0::2] + rows[:, :, 1::2]) / 4
 
 
 def _uniform(rng: np.random.Generator, low: float, high: float, *shape: int) -> Floats:
-    return np.float32(low) + np.float32(high - low) * rng.random(shape, dtype=np.float32)
+    return low + (high - low) * rng.random(shape)

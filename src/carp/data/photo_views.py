@@ -1,5 +1,7 @@
 """Views of one photograph at a time, with Pillow: what a loader worker does."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -17,7 +19,7 @@ from carp.data.view_parameters import (
     draw_view,
 )
 
-_ADJUST = {
+_ADJUST: dict[int, Callable[[Image.Image, float], Image.Image]] = {
     BRIGHTNESS: TF.adjust_brightness,
     CONTRAST: TF.adjust_contrast,
     SATURATION: TF.adjust_saturation,

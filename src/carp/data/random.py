@@ -29,10 +29,10 @@ class Purpose(IntEnum):
 def key(*coordinates: ArrayLike) -> NDArray[np.uint64]:
     """Hash integer coordinates (broadcast against each other) to 64 bits."""
     with np.errstate(over="ignore"):
-        state = np.uint64(0)
+        state: NDArray[np.uint64] = np.zeros((), dtype=np.uint64)
         for coordinate in coordinates:
             state = _mix((state ^ np.asarray(coordinate, dtype=np.uint64)) + _GOLDEN)
-    return np.asarray(state)
+    return state
 
 
 def seed_of(*coordinates: int) -> int:

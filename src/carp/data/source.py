@@ -64,14 +64,15 @@ class ArraySource:
         if labels is not None and len(labels) != len(images):
             raise DataError(f"there are {len(images)} images but {len(labels)} labels.")
         self.images, self.labels, self.classes, self.name = images, labels, classes, name
-        self.fingerprint = fingerprint or hashlib.sha256(np.ascontiguousarray(images)).hexdigest()
+        self.fingerprint = fingerprint or hashlib.sha256(images.tobytes()).hexdigest()
 
     def __len__(self) -> int:
         return len(self.images)
 
     def read(self, index: int) -> Pixels:
         """RGB bytes [H, W, 3] of one image."""
-        return self.images[index]
+        pixels: Pixels = self.images[index]
+        return pixels
 
 
 class FolderSource:

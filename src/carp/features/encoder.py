@@ -12,6 +12,7 @@ from torch import nn
 
 from carp.config import Config
 from carp.data.decode import Pixels, decode
+from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, open_source
 from carp.device import choose_device
 from carp.errors import CheckpointError, DataError
@@ -85,8 +86,6 @@ def load(path: str | Path, branch: BranchName = "teacher", *, device: str = "aut
 
 def untrained(config: Config, *, device: str = "auto") -> Encoder:
     """The encoder that a configuration starts from, with the same seed."""
-    from carp.data.random import Purpose, seed_of
-
     torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
     return Encoder(Branch(config).encoder, size=config.global_size, device=choose_device(device))
 

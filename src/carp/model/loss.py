@@ -5,6 +5,7 @@ a block. A block of one prototype (N = 1) is a Bernoulli problem: the prototype 
 its assignments have two entries.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -103,8 +104,8 @@ def mean_assignment(s_VBPN: Tensor, t_GBPN: Tensor) -> Tensor:
 
 def kl_to_uniform(mean_PN: Tensor) -> Tensor:
     """Mean over blocks of log N − H(p̄): 0 when a block is used evenly, log N when one prototype takes all."""
-    entropy_P = -torch.special.xlogy(mean_PN, mean_PN).sum(dim=-1)
-    return (torch.log(torch.tensor(mean_PN.shape[-1], dtype=mean_PN.dtype)) - entropy_P).mean()
+    entropy_P: Tensor = -torch.special.xlogy(mean_PN, mean_PN).sum(dim=-1)
+    return (math.log(mean_PN.shape[-1]) - entropy_P).mean()
 
 
 def _block_logits(x_VBD: Tensor, prototypes_KD: Tensor, partition_PN: Tensor) -> Tensor:

@@ -72,6 +72,7 @@ class Counter:
         self._bar, self._task = bar, bar.add_task(what, total=total, info="")
 
     def __call__(self, done: int, _all: int) -> None:
+        """So many are done."""
         self._bar.update(self._task, completed=done)
 
 

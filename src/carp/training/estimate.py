@@ -36,7 +36,7 @@ def estimate(config: Config) -> Estimate:
     """Estimate the memory of training with a configuration."""
     with torch.device("meta"):
         branch = Branch(config)
-    counts = [_count(part) for part in (branch.encoder, branch.projector, branch.assigner)]
+    counts = _count(branch.encoder), _count(branch.projector), _count(branch.assigner)
     copies = 2 + (not config.siamese) + (2 if config.optimiser == "adamw" else 1)
     batch = config.micro_batch or config.batch_size
     student, teacher = 2 + config.local_views, 0 if config.siamese else 2

@@ -137,7 +137,7 @@ def _share_used(x_MD: Tensor, prototypes_KD: Tensor, partition_PN: Tensor) -> fl
     """Share of prototypes that are the best of their block for at least one embedding, a few blocks at a time."""
     P, N = partition_PN.shape
     used = 0
-    for blocks_pN in partition_PN.split(max(1, _PROTOTYPES_AT_A_TIME // N)):
+    for blocks_pN in torch.split(partition_PN, max(1, _PROTOTYPES_AT_A_TIME // N)):
         logits_MpN = (x_MD.float() @ prototypes_KD[blocks_pN.flatten()].T).view(len(x_MD), -1, N)
         if N == 1:
             used += int((logits_MpN > 0).any(dim=0).sum())

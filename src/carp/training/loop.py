@@ -36,7 +36,7 @@ def build_model(config: Config, device: torch.device) -> Carp:
     torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
     model = Carp(config)
     if config.channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        model = model.to(memory_format=torch.channels_last)
     return model.to(device)
 
 

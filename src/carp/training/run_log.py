@@ -70,4 +70,4 @@ def _open_tensorboard(folder: Path) -> Any:
         raise MissingExtraError(
             "tensorboard: true needs TensorBoard, which is not installed. Run `pip install 'carp-ssl[log]'`."
         ) from None
-    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder))

@@ -91,7 +91,7 @@ class Stepper:
 
     def _micro_batches(self, views: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         size = self.config.micro_batch or len(views[0])
-        return list(zip(*(view.split(size) for view in views), strict=True))
+        return list(zip(*(torch.split(view, size) for view in views), strict=True))
 
     def _embed(self, views: Sequence[Tensor]) -> Embedded:
         ready = [normalise(v, self.device, channels_last=self.config.channels_last) for v in views]

@@ -1,0 +1,1 @@
+"""Each file times or scores CARP beside its peers in one run."""
