@@ -25,9 +25,10 @@ Motif = Callable[[Floats, Floats], Floats]
 SIDE = 32
 _SAMPLES = 2  # per pixel and axis: enough for smooth edges together with the soft threshold
 _PER_CLASS = {"train": 480, "test": 110}
-_BLOBS = 6
-_KNOTS = 5
-_WOBBLE = 0.2
+_BLOBS = 3
+_PERIOD = (4.0, 6.0)  # pixels
+_PATCH = (9.0, 13.0)  # pixels
+_ACROSS = 5  # patches along a side, at most
 _SEEDS = {"train": 20_240_001, "test": 20_240_002}
 
 
@@ -155,27 +156,28 @@ def _draw(rng: np.random.Generator, motif: Motif, size: float, count: int) -> ND
 def _cover(rng: np.random.Generator, motif: Motif, size: float, count: int) -> Floats:
     """How much of each pixel the motif covers, 0 to 1: [count, 32, 32]."""
     side = SIDE * _SAMPLES
-    line = (np.arange(side) + 0.5) / side - 0.5
-    x, y = _turn(line[None, None, :], line[None, :, None], _uniform(rng, -0.07, 0.07, count, 1, 1))
-    period = _uniform(rng, 5.0, 8.0, count, 1, 1) * size
-    x = x * SIDE / period + _uniform(rng, 0, 2, count, 1, 1) + _wobble(rng, line, count)
-    y = y * SIDE / period + _uniform(rng, 0, 2, count, 1, 1) + _wobble(rng, line, count)
+    line = (np.arange(side) + 0.5) / _SAMPLES
+    patch = _patches(rng, line, count)
+    x, y = _turn(line[None, None, :], line[None, :, None], _uniform(rng, -0.12, 0.12, count, 1, 1))
+    period = _uniform(rng, *_PERIOD, count, 1, 1) * size
+    x, y = x / period + _shifts(rng, patch), y / period + _shifts(rng, patch)
     # A soft step one sample wide: distances are turned from periods into samples.
     return _shrink(np.clip(0.5 - motif(x, y) * period * _SAMPLES, 0, 1))
 
 
-def _wobble(rng: np.random.Generator, line: Floats, count: int) -> Floats:
-    """A smooth random displacement in periods, so that no two images align: [count, side, side]."""
-    knots = _uniform(rng, -_WOBBLE, _WOBBLE, count, _KNOTS, _KNOTS)
-    place = (line + 0.5) * (_KNOTS - 1)
-    weights = [np.maximum(1 - np.abs(place - knot), 0) for knot in range(_KNOTS)]
-    rows: Floats = np.zeros((count, _KNOTS, len(line)))
-    for knot, weight in enumerate(weights):
-        rows = rows + knots[:, :, knot, None] * weight
-    plane: Floats = np.zeros((count, len(line), len(line)))
-    for knot, weight in enumerate(weights):
-        plane = plane + rows[:, knot, None, :] * weight[:, None]
-    return plane
+def _patches(rng: np.random.Generator, line: Floats, count: int) -> NDArray[np.intp]:
+    """Cut images into rectangles and number these: [count, side, side]."""
+    width, height = (_uniform(rng, *_PATCH, count, 1, 1) for _ in range(2))
+    column = np.floor(line[None, None, :] / width + _uniform(rng, 0, 1, count, 1, 1))
+    row = np.floor(line[None, :, None] / height + _uniform(rng, 0, 1, count, 1, 1))
+    return (row * _ACROSS + column).astype(np.intp)
+
+
+def _shifts(rng: np.random.Generator, patch: NDArray[np.intp]) -> Floats:
+    """A shift of the motif for each patch, in periods, so that no two images align."""
+    count = len(patch)
+    shifts = _uniform(rng, 0, 2, count, _ACROSS * _ACROSS)
+    return np.take_along_axis(shifts, patch.reshape(count, -1), axis=1).reshape(patch.shape)
 
 
 def _light(rng: np.random.Generator, count: int) -> Floats:
@@ -183,14 +185,14 @@ def _light(rng: np.random.Generator, count: int) -> Floats:
     line = (np.arange(SIDE) + 0.5) / SIDE
     x, y = line[None, None, :, None], line[None, :, None, None]
     light = _uniform(rng, 0.42, 0.58, count, 1, 1, 3)
-    light = light + (x - 0.5) * _tint(rng, 0.3, 0.1, count)
-    light = light + (y - 0.5) * _tint(rng, 0.3, 0.1, count)
+    light = light + (x - 0.5) * _tint(rng, 0.15, 0.1, count)
+    light = light + (y - 0.5) * _tint(rng, 0.15, 0.1, count)
     for _ in range(_BLOBS):
         dx = x - _uniform(rng, 0, 1, count, 1, 1, 1)
         dy = y - _uniform(rng, 0, 1, count, 1, 1, 1)
-        reach = _uniform(rng, 0.12, 0.3, count, 1, 1, 1)
+        reach = _uniform(rng, 0.15, 0.35, count, 1, 1, 1)
         blob = np.maximum(1 - (dx * dx + dy * dy) / (reach * reach), 0)
-        light = light + blob * _tint(rng, 0.4, 0.08, count)
+        light = light + blob * _tint(rng, 0.1, 0.06, count)
     return light
 
 

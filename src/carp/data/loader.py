@@ -120,8 +120,9 @@ class PhotoLoader:
 
 
 def _leave_signals_to_parent(_worker: int) -> None:
-    """Ctrl-C reaches the whole process group; only the training process should act on it."""
+    """Ctrl-C, `timeout` and batch systems signal the whole process group; only the training process acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class _Photos(Dataset[list[Tensor]]):

@@ -27,7 +27,7 @@ def build_encoder(config: Config) -> nn.Module:
         raise ModelError(f"timm cannot build '{name}' with encoder_options={options}: {error}") from error
     if _wants_small_stem(config):
         _use_small_stem(encoder, config)
-    return encoder
+    return cast(nn.Module, encoder)
 
 
 def num_features(encoder: nn.Module) -> int:

@@ -1,0 +1,72 @@
+"""Starts `carp` as real processes, and pays for the import of torch once.
+
+It reads requests, one JSON object a line, on standard input and answers on standard output:
+{"start": [arguments], "output": path, ...} forks a child that is `carp arguments` and answers its process id;
+{"wait": id} waits for its end and answers its exit code (negative: the signal that killed it).
+A child may be told to kill itself before the n-th call that touches the disk in a way that matters (`die_at`), or to
+get an error for every file that grows beyond a size (`file_limit`).
+"""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import carp.commands.evaluate
+import carp.commands.train
+from carp import checkpoint, cli
+
+
+def _die_at(number: int) -> None:
+    """SIGKILL before the `number`-th call of those that make a run durable."""
+    calls = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    os.fsync = counted(os.fsync)
+    shutil.rmtree = counted(shutil.rmtree)  # type: ignore[assignment]
+    checkpoint.save_file = counted(checkpoint.save_file)
+    for name in ("rename", "replace", "mkdir"):
+        setattr(pathlib.Path, name, counted(getattr(pathlib.Path, name)))
+
+
+def _become_carp(request: dict[str, Any]) -> None:
+    output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    if "file_limit" in request:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"], request["file_limit"]))
+    if "die_at" in request:
+        _die_at(request["die_at"])
+    sys.argv = ["carp", *request["start"]]
+    cli.main()
+    sys.exit(0)
+
+
+def _serve() -> None:
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                _become_carp(request)
+        print(answer, flush=True)
+
+
+if __name__ == "__main__":
+    _serve()
