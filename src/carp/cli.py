@@ -125,3 +125,6 @@ def main() -> None:
     except CarpError as error:
         sys.stderr.write(f"carp: error: {error}\n")
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("carp: interrupted\n")
+        sys.exit(130)

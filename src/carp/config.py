@@ -153,6 +153,7 @@ class Config(BaseModel):
 # Keys that may change between a run and its continuation, because they do not change what is computed.
 FREE_KEYS = frozenset(
     {
+        "device",
         "workers",
         "tensorboard",
         "checkpoint_steps",

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from carp._version import __version__
-from carp.checkpoint import Checkpoint, load_newest, write_atomic
+from carp.checkpoint import Checkpoint, list_checkpoints, load_newest, write_atomic
 from carp.config import Config, differences, read_yaml, resolve, to_yaml
 from carp.data.source import Source
 from carp.errors import CheckpointError
@@ -67,8 +67,11 @@ def open_run(folder: Path | str) -> Run:
 
 
 def prepare_run(folder: Path, config: Config, source: Source) -> Run:
-    """Create a run folder, or check that an existing one belongs to this configuration and data."""
-    if (folder / "config.yaml").exists():
+    """Create a run folder, or check that an existing one belongs to this configuration and data.
+
+    A run that never wrote a checkpoint has nothing to lose and is begun anew.
+    """
+    if list_checkpoints(folder / "checkpoints"):
         run = open_run(folder)
         changed = differences(config, run.config)
         data = run.info["data"]
@@ -80,8 +83,6 @@ def prepare_run(folder: Path, config: Config, source: Source) -> Run:
                 "Give another --out, or the same settings to continue it."
             )
         return run
-    if folder.is_file() or (folder.is_dir() and any(p.name != "lock" for p in folder.iterdir())):
-        raise CheckpointError(f"{folder} exists and is not a run folder. Give another --out.")
     info = {
         "carp": __version__,
         "command": sys.argv,
@@ -106,6 +107,9 @@ def prepare_run(folder: Path, config: Config, source: Source) -> Run:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the run folder, so that a second process cannot train in it at the same time."""
+    is_run = (folder / "lock").exists() or (folder / "config.yaml").exists()
+    if folder.is_file() or (folder.is_dir() and not is_run and any(folder.iterdir())):
+        raise CheckpointError(f"{folder} exists and is not a run folder. Give another --out.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -19,6 +19,9 @@ _STYLE = {
     Verdict.AT_RISK: "yellow",
     Verdict.COLLAPSED: "red",
 }
+
+
+Counter = Callable[[int, int], None]  # called with (done, total)
 
 
 class TrainingProgress(Protocol):
@@ -50,10 +53,13 @@ class Display:
         self.console.print(f"step {step}: {diagnosis}", style=_STYLE[diagnosis.verdict], markup=False)
 
     @contextmanager
-    def counting(self, what: str, total: int) -> Iterator["Counter"]:
+    def counting(self, what: str, total: int) -> Iterator[Counter]:
         """Progress of work that is counted."""
-        with _bar(self.console, "{task.fields[info]}") as bar:
-            yield Counter(bar, what, total)
+        if not self.console.is_terminal:
+            yield _LineCounter(self, what)
+            return
+        with _bar(self.console) as bar:
+            yield _BarCounter(bar, what, total)
 
     @contextmanager
     def training(self, first_step: int, last_step: int) -> Iterator[TrainingProgress]:
@@ -61,30 +67,39 @@ class Display:
         if not self.console.is_terminal:
             yield _Lines(self, first_step, last_step)
             return
-        with _bar(self.console, "{task.fields[info]}") as bar:
+        with _bar(self.console) as bar:
             yield _Bar(bar, first_step, last_step)
 
 
-class Counter:
-    """Call it with (done, all)."""
-
+class _BarCounter:
     def __init__(self, bar: Progress, what: str, total: int) -> None:
         self._bar, self._task = bar, bar.add_task(what, total=total, info="")
 
-    def __call__(self, done: int, _all: int) -> None:
-        """So many are done."""
+    def __call__(self, done: int, _total: int) -> None:
         self._bar.update(self._task, completed=done)
 
 
-def _bar(console: Console, info: str) -> Progress:
+class _LineCounter:
+    def __init__(self, display: Display, what: str) -> None:
+        self._display, self._what, self._start = display, what, time.monotonic()
+        self._printed = self._start
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._printed >= _SECONDS_BETWEEN_LINES:
+            self._printed = now
+            left = (now - self._start) / done * (total - done)
+            self._display.say(f"{self._what}: {done}/{total}  {_clock(left)} left")
+
+
+def _bar(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn(info),
+        TextColumn("{task.fields[info]}"),
         console=console,
-        disable=not console.is_terminal,
     )
 
 

@@ -19,9 +19,10 @@ class RunLog:
 
     def __init__(self, folder: Path, *, length: int = 0, tensorboard: bool = False) -> None:
         self.path = folder / "metrics.jsonl"
-        self.path.touch()
-        os.truncate(self.path, length)
-        self._file = self.path.open("a")
+        with _telling_why(self.path):
+            self.path.touch()
+            os.truncate(self.path, min(length, self.path.stat().st_size))
+            self._file = self.path.open("a", buffering=1)
         self._board = _open_tensorboard(folder / "tensorboard") if tensorboard else None
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
