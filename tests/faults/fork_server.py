@@ -19,6 +19,8 @@ from typing import Any
 
 import carp.commands.evaluate
 import carp.commands.train
+import matplotlib.backends.backend_agg  # so that no child has to
+import matplotlib.figure  # noqa: F401
 from carp import checkpoint, cli
 
 

@@ -1,5 +1,6 @@
 """Never lose a step: a run that is killed anywhere and started again ends as if nothing had happened."""
 
+import gc
 import random
 import signal
 import subprocess
@@ -107,31 +108,29 @@ def test_a_kill_while_the_run_folder_is_made_changes_nothing(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_saves_says_so_and_the_same_command_continues(
-    carp: Server, images: Path, recipe: Path, undisturbed: Path, tmp_path: Path, number: signal.Signals, code: int
+    carp: Server, images: Path, recipe: Path, short_run: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     out = tmp_path / "run"
     # Checkpoints come from the signal alone.
-    words: list[object] = ["train", images, "--recipe", recipe, "--out", out, "checkpoint_steps=10000"]
+    words: list[object] = ["train", images, "--recipe", recipe, "--out", out, "epochs=5", "checkpoint_steps=10000"]
     child = carp.start(*words)
-    wait_until(lambda: "step 1/160" in child.output, "the first step")
-    time.sleep(0.5)
+    wait_until(lambda: "step 1/20" in child.output, "the first step")
     child.send(number)
     assert child.wait() == code, child.output
     last = child.output.strip().splitlines()[-1]
-    assert last.startswith(f"carp: error: stopped by {number.name} after step ") or last.startswith(
-        f"carp: stopped by {number.name} after step "
-    )
+    assert f"stopped by {number.name} after step " in last
     assert "everything is saved" in last
     assert "same command" in last
     assert child.output.count("everything is saved") == 1
     assert "Traceback" not in child.output
     (saved,) = steps_of(out)
-    assert f"after step {saved} of 160" in last
+    assert 1 <= saved < 20
+    assert f"after step {saved} of 20" in last
 
     again, output = carp.run(*words)
     assert again == 0, output
-    assert f"continuing at step {saved} of 160" in output
-    assert_same_run(out, undisturbed)
+    assert f"continuing at step {saved} of 20" in output
+    assert_same_run(out, short_run)
 
 
 def test_a_second_signal_ends_the_process_at_once_and_nothing_is_lost(
@@ -203,6 +202,7 @@ def test_every_variant_continues_as_if_unbroken(tmp_path: Path, monkeypatch, set
     with pytest.raises(ZeroDivisionError):  # after step 7 the newest checkpoint is 6
         train_stopping_at(7, ZeroDivisionError(), broken, monkeypatch, **settings)
     assert steps_of(broken / "run")[-1] == 6
+    gc.collect()
     train_stopping_at(None, None, broken, monkeypatch, **settings)
     assert_same_run(broken / "run", unbroken / "run")
 
@@ -226,6 +226,21 @@ def test_a_stop_at_any_place_of_an_epoch_with_validation_changes_nothing(
     train_stopping_at(None, None, broken, monkeypatch, **settings)
     assert_same_run(broken / "run", unbroken / "run")
     assert b"knn_teacher" in (broken / "run" / "metrics.jsonl").read_bytes()
+
+
+def test_what_a_failed_run_had_not_yet_written_does_not_appear_in_the_run_that_continues_it(
+    tmp_path: Path, monkeypatch
+) -> None:
+    """In a notebook the failed call may live on in a traceback, and its open file with it."""
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    unbroken.mkdir(), broken.mkdir()
+    train_stopping_at(None, None, unbroken, monkeypatch, epochs=3)
+    with pytest.raises(ZeroDivisionError) as caught:
+        train_stopping_at(8, ZeroDivisionError(), broken, monkeypatch, epochs=3)
+    train_stopping_at(None, None, broken, monkeypatch, epochs=3)
+    del caught
+    gc.collect()
+    assert_same_run(broken / "run", unbroken / "run")
 
 
 def test_the_signal_handlers_of_the_caller_are_put_back(tmp_path: Path, monkeypatch) -> None:

@@ -89,7 +89,7 @@ def test_two_views_sum_both_directions_of_hand_computed_numbers():
     found = carp_loss(z, w, axes, axes, torch.tensor([[0, 1]]))
     # s1 = t2 = (1/2, 1/2), s2 = t1 = (1/3, 2/3): ⟨s1, t2⟩ = 1/2, ⟨s2, t1⟩ = 5/9.
     assert float(found.consistency) == pytest.approx(math.log(2) + math.log(9 / 5), rel=1e-12)
-    # p̄ = (5/12, 7/12)
+    # The mean of (1/2, 1/2) twice and (1/3, 2/3) twice is (5/12, 7/12).
     kl = math.log(2) + 5 / 12 * math.log(5 / 12) + 7 / 12 * math.log(7 / 12)
     assert float(found.kl_to_uniform) == pytest.approx(kl, rel=1e-10)
 
@@ -166,8 +166,25 @@ def test_logits_of_ten_thousand_stay_finite_with_a_live_gradient(block, dtype):
     assert float(z.grad.abs().max()) > 0.1 / 4
 
 
+@pytest.mark.parametrize("block", [1, 4])
+def test_a_prototype_that_no_view_takes_leaves_the_gradient_finite(block):
+    # A collapsed batch: p̄ of the other prototypes underflows to exactly 0, where the derivative of p ln p is infinite.
+    c = torch.eye(4)
+    z = torch.zeros(2, 3, 4)
+    z[..., 0] = 500.0
+    z[..., 1:] = -500.0
+    w = z.clone()
+    z.requires_grad_()
+    c.requires_grad_()
+    found = carp_loss(z, w, c, c.detach(), torch.arange(4).view(-1, block))
+    found.total.backward()
+    assert float(found.kl_to_uniform.detach()) == pytest.approx(math.log(max(2, block)), rel=1e-6)
+    assert bool(torch.isfinite(z.grad).all())
+    assert bool(torch.isfinite(c.grad).all())
+
+
 def test_gradient_of_the_consistency_on_a_logit_is_bounded_however_large_the_logits():
-    z, w, c, t, partition = problem(seed=2, spread=1e3)
+    z, w, _, t, partition = problem(seed=2, spread=1e3)
     z.requires_grad_()
     carp_loss(z, w, torch.eye(4, dtype=torch.float64).repeat(3, 1), t * 1e3, partition).consistency.backward()
     # |s − r| <= 1 in every entry; each logit of a view is in one pair, 1 / (B · P) of the mean.
@@ -293,7 +310,7 @@ def test_carp_loss_equals_the_pseudo_code(arguments):
 
 
 def test_one_prototype_that_takes_all_is_at_the_upper_limit():
-    z, w, c, t, _ = problem(block=4)
+    z, w, _, _, _ = problem(block=4)
     one_way = torch.zeros(12, 4, dtype=torch.float64)
     one_way[::4, 0] = 1.0
     z, w = torch.zeros_like(z), torch.zeros_like(w)

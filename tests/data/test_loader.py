@@ -1,0 +1,304 @@
+"""Batches: the same with any number of workers, startable at any step, each image once an epoch; folders of images."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from carp.config import Config
+from carp.data.loader import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    Order,
+    PhotoLoader,
+    SmallImageLoader,
+    make_loader,
+    normalise,
+)
+from carp.data.source import ArraySource, FolderSource, open_source
+from carp.errors import DataError
+
+NUM_IMAGES, BATCH = 14, 4  # three batches an epoch, two images left over
+STEPS_PER_EPOCH = 3
+
+
+def pictures(count=NUM_IMAGES, height=40, width=56):
+    return np.random.default_rng(0).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
+
+
+def save(path, seed=0, mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (9, 12, 3), dtype=np.uint8)
+    Image.fromarray(pixels).convert(mode).save(path)
+    return pixels
+
+
+def photo_config(**settings_):
+    return Config(**{"batch_size": BATCH, "global_size": 72, "local_size": 16, "local_views": 1, **settings_})
+
+
+def small_config(**settings_):
+    return Config(**{"batch_size": BATCH, "global_size": 32, "local_size": 16, "local_views": 1, **settings_})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("photos")
+    for i, pixels in enumerate(pictures()):
+        Image.fromarray(pixels).save(root / f"{i:02d}.png")
+    return FolderSource(root)
+
+
+def assert_same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.step, a.epoch) == (b.step, b.epoch)
+        assert np.array_equal(a.indices, b.indices)
+        assert len(a.views) == len(b.views) == 3
+        assert all(torch.equal(x, y) for x, y in zip(a.views, b.views, strict=True))
+
+
+# Loaders
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # three workers on one core
+
+
+def test_photographs_come_out_the_same_with_any_number_of_workers(folder):
+    last = 2 * STEPS_PER_EPOCH + 1
+    none, one, three = (
+        list(PhotoLoader(folder, photo_config(workers=workers)).batches(0, last)) for workers in (0, 1, 3)
+    )
+    assert len(none) == last
+    assert [tuple(v.shape) for v in none[0].views] == [(BATCH, 3, 72, 72)] * 2 + [(BATCH, 3, 16, 16)]
+    assert all(view.dtype == torch.uint8 for view in none[0].views)
+    assert_same(one, none)
+    assert_same(three, none)
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("first", [1, STEPS_PER_EPOCH, 4])
+def test_photographs_from_a_later_step_are_those_of_the_whole_run(folder, first, workers):
+    whole = list(PhotoLoader(folder, photo_config(workers=0)).batches(0, 6))
+    assert_same(list(PhotoLoader(folder, photo_config(workers=workers)).batches(first, 6)), whole[first:])
+
+
+@pytest.mark.parametrize("first", [1, STEPS_PER_EPOCH, 4])
+def test_small_images_from_a_later_step_are_those_of_the_whole_run(first):
+    source = ArraySource(pictures())
+    whole = list(SmallImageLoader(source, small_config()).batches(0, 6))
+    assert_same(list(SmallImageLoader(source, small_config()).batches(first, 6)), whole[first:])
+
+
+def test_a_small_loader_can_be_started_twice():
+    loader = SmallImageLoader(ArraySource(pictures()), small_config())
+    assert_same(list(loader.batches(0, 4)), list(loader.batches(0, 4)))
+
+
+def loaders(folder, **settings_):
+    small = SmallImageLoader(ArraySource(pictures()), small_config(**settings_))
+    return [small, PhotoLoader(folder, photo_config(workers=0, **settings_))]
+
+
+def test_an_epoch_uses_each_image_at_most_once_and_epochs_differ(folder):
+    for loader in loaders(folder):
+        assert loader.steps_per_epoch == STEPS_PER_EPOCH
+        batches = list(loader.batches(0, 4 * STEPS_PER_EPOCH))
+        orders = set()
+        for epoch in range(4):
+            mine = [b for b in batches if b.epoch == epoch]
+            assert [b.step for b in mine] == list(range(epoch * STEPS_PER_EPOCH, (epoch + 1) * STEPS_PER_EPOCH))
+            used = np.concatenate([b.indices for b in mine]).tolist()
+            assert len(used) == len(set(used)) == STEPS_PER_EPOCH * BATCH
+            assert set(used) <= set(range(NUM_IMAGES))
+            orders.add(tuple(used))
+        assert len(orders) == 4
+
+
+def test_both_loaders_have_the_same_order_and_another_seed_another(folder):
+    small, photo = (list(loader.batches(0, 3)) for loader in loaders(folder))
+    other, _ = (list(loader.batches(0, 3)) for loader in loaders(folder, seed=1))
+    assert [b.indices.tolist() for b in small] == [b.indices.tolist() for b in photo]
+    assert [b.indices.tolist() for b in small] != [b.indices.tolist() for b in other]
+
+
+def test_the_views_of_an_image_change_from_epoch_to_epoch():
+    source = ArraySource(pictures(count=4))
+    first, second = SmallImageLoader(source, small_config()).batches(0, 2)
+    a = first.views[0][np.argsort(first.indices)]
+    b = second.views[0][np.argsort(second.indices)]
+    assert all(not torch.allclose(x, y) for x, y in zip(a, b, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_images=st.integers(2, 200), batch=st.integers(2, 50), epoch=st.integers(0, 10**6), seed=st.integers(0, 2**62)
+)
+def test_an_order_is_whole_batches_of_different_images(num_images, batch, epoch, seed):
+    if num_images < batch:
+        with pytest.raises(DataError, match=f"batch_size is {batch} but there are only {num_images} images"):
+            Order(num_images, batch, seed)
+        return
+    order = Order(num_images, batch, seed).of_epoch(epoch)
+    assert order.shape == (num_images // batch, batch)
+    assert len(np.unique(order)) == order.size
+    assert order.min() >= 0
+    assert order.max() < num_images
+
+
+def test_images_left_over_by_one_epoch_are_used_by_others():
+    order = Order(NUM_IMAGES, BATCH, 0)
+    assert {int(i) for epoch in range(20) for i in order.of_epoch(epoch).flatten()} == set(range(NUM_IMAGES))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda c: SmallImageLoader(ArraySource(pictures(3)), c), lambda c: PhotoLoader(ArraySource(pictures(3)), c)],
+)
+def test_fewer_images_than_a_batch_is_an_error_that_says_what_to_set(make):
+    with pytest.raises(DataError, match=r"batch_size is 4 but there are only 3 images\. Set batch_size=3 or less"):
+        make(small_config())
+
+
+def test_the_size_of_the_views_and_the_source_choose_the_loader(folder):
+    assert isinstance(make_loader(ArraySource(pictures()), small_config()), SmallImageLoader)
+    assert isinstance(make_loader(ArraySource(pictures()), photo_config()), PhotoLoader)
+    assert isinstance(make_loader(folder, small_config()), PhotoLoader)
+
+
+def test_normalising_bytes_and_floats_is_imagenets_mean_and_deviation():
+    images = torch.from_numpy(pictures(2)).permute(0, 3, 1, 2)
+    expected = (images.double() / 255 - torch.tensor(IMAGENET_MEAN).view(3, 1, 1)) / torch.tensor(IMAGENET_STD).view(
+        3, 1, 1
+    )
+    for given_ in (images, images.float() / 255):
+        for channels_last in (False, True):
+            found = normalise(given_, torch.device("cpu"), channels_last=channels_last)
+            torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+            assert found.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+
+
+def test_normalising_leaves_the_batch_as_it_was():
+    images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    before = images.clone()
+    normalise(images, torch.device("cpu"))
+    assert torch.equal(images, before)
+
+
+# Folders
+
+
+def test_a_flat_folder_has_images_in_the_order_of_their_names_and_no_labels(tmp_path):
+    for i, name in enumerate(["b.png", "a.jpg", "c.webp"]):
+        save(tmp_path / name, seed=i)
+    source = FolderSource(tmp_path)
+    assert source.paths == ["a.jpg", "b.png", "c.webp"]
+    assert source.labels is None
+    assert source.classes == ()
+    assert len(source) == 3
+
+
+def test_sub_folders_are_classes_in_the_order_of_their_names(tmp_path):
+    for name in ["dog/1.png", "cat/1.png", "cat/2.png", "emu/1.png"]:
+        save(tmp_path / name)
+    source = FolderSource(tmp_path)
+    assert source.classes == ("cat", "dog", "emu")
+    assert source.paths == ["cat/1.png", "cat/2.png", "dog/1.png", "emu/1.png"]
+    assert source.labels.tolist() == [0, 0, 1, 2]
+
+
+def test_images_deeper_down_belong_to_the_class_of_the_top_folder(tmp_path):
+    for name in ["cat/2021/may/1.png", "cat/2.png", "dog/deep/1.png"]:
+        save(tmp_path / name)
+    source = FolderSource(tmp_path)
+    assert source.classes == ("cat", "dog")
+    assert dict(zip(source.paths, source.labels.tolist(), strict=True)) == {
+        "cat/2.png": 0,
+        "cat/2021/may/1.png": 0,
+        "dog/deep/1.png": 1,
+    }
+
+
+@pytest.mark.parametrize("names", [["only/1.png", "only/2.png"], ["cat/1.png", "dog/1.png", "stray.png"]])
+def test_one_sub_folder_or_a_stray_image_means_no_labels(tmp_path, names):
+    for name in names:
+        save(tmp_path / name)
+    source = FolderSource(tmp_path)
+    assert len(source) == len(names)
+    assert source.labels is None
+    assert source.classes == ()
+
+
+def test_upper_case_suffixes_are_images_and_other_files_are_not(tmp_path):
+    for name in ["A.JPG", "b.JPEG", "c.Png", "d.TIFF"]:
+        save(tmp_path / name)
+    for name in ["notes.txt", "labels.csv", "png", "archive.png.zip"]:
+        (tmp_path / name).write_text("not an image")
+    source = FolderSource(tmp_path)
+    assert source.paths == ["A.JPG", "b.JPEG", "c.Png", "d.TIFF"]
+    assert all(source.read(i).shape == (9, 12, 3) for i in range(4))
+
+
+def test_hidden_files_and_folders_are_ignored(tmp_path):
+    for name in ["cat/1.png", "dog/1.png", ".thumbnails/1.png", "cat/._1.png", ".hidden.png"]:
+        save(tmp_path / name)
+    source = FolderSource(tmp_path)
+    assert source.paths == ["cat/1.png", "dog/1.png"]
+    assert source.classes == ("cat", "dog")
+
+
+def test_unicode_names_with_spaces_and_quotes_are_read(tmp_path):
+    names = ["größe/écran d'été.png", "猫/写真 1.png", '🐟/ein "fisch".png']
+    pixels = {name: save(tmp_path / name, seed=i) for i, name in enumerate(names)}
+    source = FolderSource(tmp_path)
+    assert sorted(source.paths) == sorted(names)
+    assert set(source.classes) == {"größe", "猫", "🐟"}
+    for i, path in enumerate(source.paths):
+        assert np.array_equal(source.read(i), pixels[path])
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "LA"])
+def test_every_mode_of_image_is_read_as_rgb(tmp_path, mode):
+    save(tmp_path / "image.png", mode=mode)
+    pixels = FolderSource(tmp_path).read(0)
+    assert pixels.shape == (9, 12, 3)
+    assert pixels.dtype == np.uint8
+
+
+def test_a_photograph_is_turned_upright(tmp_path):
+    pixels = np.zeros((8, 16, 3), dtype=np.uint8)
+    pixels[:, :8] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: show it turned clockwise by a quarter
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    assert np.array_equal(FolderSource(tmp_path).read(0), np.rot90(pixels, -1))
+
+
+def test_a_folder_of_photographs_trains_batches_with_labels_untouched(tmp_path):
+    for i in range(6):
+        save(tmp_path / ("cat" if i < 2 else "dog") / f"{i}.png", seed=i)
+    source = open_source(tmp_path)
+    assert source.labels.tolist() == [0, 0, 1, 1, 1, 1]
+    (batch,) = PhotoLoader(source, photo_config(workers=0)).batches(0, 1)
+    assert len(batch.indices) == BATCH
+
+
+def test_the_fingerprint_changes_with_the_images_and_not_with_the_place(tmp_path):
+    for place in ("one", "two"):
+        save(tmp_path / place / "a.png")
+    one, two = FolderSource(tmp_path / "one").fingerprint, FolderSource(tmp_path / "two").fingerprint
+    save(tmp_path / "two" / "b.png")
+    assert one == two
+    assert FolderSource(tmp_path / "two").fingerprint != two
+
+
+def test_a_folder_without_images_a_file_and_nothing_are_errors_that_say_so(tmp_path):
+    (tmp_path / "notes.txt").write_text("")
+    with pytest.raises(DataError, match="there are no images below"):
+        open_source(tmp_path)
+    with pytest.raises(DataError, match="is a file; give a folder"):
+        open_source(tmp_path / "notes.txt")
+    with pytest.raises(DataError, match="there is no folder"):
+        open_source(tmp_path / "absent")
