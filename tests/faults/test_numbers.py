@@ -23,7 +23,7 @@ COLLAPSE = {
     "embedding_scale": 20,
     "lr": 1.0,
     "lr_scaling": "none",
-    "health_steps": 1,
+    "health_steps": 2,
     "epochs": 15,
 }
 

@@ -50,7 +50,7 @@ def photo_views(image: NDArray[np.uint8], kinds: list[ViewKind], *, seed: int, e
 def _render(photo: Image.Image, size: int, drawn: ViewParameters) -> Image.Image:
     top, left, height, width = drawn.box[0]
     box = (int(left), int(top), int(left + width), int(top + height))
-    view = photo.resize((size, size), Image.Resampling.BICUBIC, box=box)
+    view = photo.crop(box).resize((size, size), Image.Resampling.BICUBIC)  # `box=` would look beyond the box
     if drawn.flip[0]:
         view = ImageOps.mirror(view)
     if drawn.jitter[0]:

@@ -151,23 +151,28 @@ def _open_embedded(name: str) -> ArraySource:
 
 
 def _find_images(root: Path) -> list[tuple[str, int]]:
-    """(path relative to root, size in bytes) of every visible image file, sorted by path."""
+    """(path relative to root, size in bytes) of every visible image file, sorted by path.
+
+    Links are followed, but into no folder twice; a link that leads nowhere is passed over.
+    """
     found: list[tuple[str, int]] = []
-    folders = [""]
+    folders, seen = [""], {os.path.realpath(root)}
     while folders:
         folder = folders.pop()
         try:
             with os.scandir(root / folder) as entries:
-                for entry in entries:
-                    relative = f"{folder}/{entry.name}" if folder else entry.name
-                    if entry.name.startswith("."):
-                        continue
-                    if entry.is_dir():
-                        folders.append(relative)
-                    elif os.path.splitext(entry.name)[1].lower() in SUFFIXES:  # noqa: PTH122 - a Path per file is slow
-                        found.append((relative, entry.stat().st_size))
+                visible = [entry for entry in entries if not entry.name.startswith(".")]
         except OSError as error:
             raise DataError(f"cannot list the folder {root / folder}: {error.strerror}.") from error
+        for entry in visible:
+            relative = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir():
+                target = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
+                if target not in seen:
+                    seen.add(target)
+                    folders.append(relative)
+            elif entry.is_file() and os.path.splitext(entry.name)[1].lower() in SUFFIXES:  # noqa: PTH122 - a Path per file is slow
+                found.append((relative, entry.stat().st_size))
     return sorted(found)
 
 

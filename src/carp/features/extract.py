@@ -73,4 +73,4 @@ def _batches(source: Source, size: int, batch_size: int) -> Iterator[Tensor]:
 
 
 def _to_tensor(images: Pixels) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2)
+    return torch.from_numpy(images if images.flags.writeable else images.copy()).permute(0, 3, 1, 2)

@@ -25,7 +25,10 @@ def build_encoder(config: Config) -> nn.Module:
     except (TypeError, ValueError, RuntimeError, AssertionError) as error:
         options = config.encoder_options
         raise ModelError(f"timm cannot build '{name}' with encoder_options={options}: {error}") from error
-    if _wants_small_stem(config):
+    is_resnet = all(hasattr(encoder, part) for part in ("conv1", "bn1", "maxpool"))
+    if config.stem == "small" and not is_resnet:
+        raise ModelError(f"stem: small fits ResNets only; '{name}' has no conv1, bn1, maxpool. Use stem: encoder.")
+    if config.stem == "small" or (config.stem == "auto" and is_resnet and config.global_size <= SMALL_IMAGE):
         _use_small_stem(encoder, config)
     return cast(nn.Module, encoder)
 
@@ -35,23 +38,9 @@ def num_features(encoder: nn.Module) -> int:
     return int(cast(Any, encoder).num_features)
 
 
-def _wants_small_stem(config: Config) -> bool:
-    if config.stem == "auto":
-        return config.global_size <= SMALL_IMAGE and _is_resnet_name(config.encoder)
-    return config.stem == "small"
-
-
-def _is_resnet_name(name: str) -> bool:
-    return name.startswith(("resnet", "resnext", "wide_resnet", "seresnet"))
-
-
 def _use_small_stem(encoder: nn.Module, config: Config) -> None:
     """Replace a ResNet's stem by one 3x3 convolution, and its max-pool by nothing."""
     resnet = cast(Any, encoder)
-    if not all(hasattr(resnet, part) for part in ("conv1", "bn1", "maxpool")):
-        raise ModelError(
-            f"stem: small fits ResNets only; '{config.encoder}' has no conv1/bn1/maxpool. Use stem: encoder."
-        )
     width = resnet.bn1.num_features
     resnet.conv1 = nn.Conv2d(3, width, 3, stride=config.stem_stride, padding=1, bias=False)
     nn.init.kaiming_normal_(resnet.conv1.weight, mode="fan_out", nonlinearity="relu")

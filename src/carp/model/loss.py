@@ -104,7 +104,8 @@ def mean_assignment(s_VBPN: Tensor, t_GBPN: Tensor) -> Tensor:
 
 def kl_to_uniform(mean_PN: Tensor) -> Tensor:
     """Mean over blocks of log N − H(p̄): 0 when a block is used evenly, log N when one prototype takes all."""
-    entropy_P: Tensor = -torch.special.xlogy(mean_PN, mean_PN).sum(dim=-1)
+    tiny = torch.finfo(mean_PN.dtype).tiny  # the logarithm's gradient at 0 would be infinite
+    entropy_P: Tensor = -(mean_PN * mean_PN.clamp_min(tiny).log()).sum(dim=-1)
     return (math.log(mean_PN.shape[-1]) - entropy_P).mean()
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _DUPLICATE_COSINE = 0.99
-_DUPLICATE_SAMPLE = 1024
+_DUPLICATE_SAMPLE = 256
 _PROTOTYPES_AT_A_TIME = 8192
 
 
@@ -71,7 +71,7 @@ def measure(consistency: float, kl: float, z_VBD: Tensor, prototypes_KD: Tensor,
         imbalance=kl / limit,
         prototypes_used=_share_used(z_VBD[:2].flatten(0, 1), prototypes_KD, partition_PN),
         prototypes_used_if_even=1 - (1 - 1 / max(2, partition_PN.shape[1])) ** choices,
-        duplicate_prototypes=_share_duplicate(prototypes_KD[partition_PN.flatten()[:_DUPLICATE_SAMPLE]]),
+        duplicate_prototypes=_share_duplicate(prototypes_KD[partition_PN.flatten()[:_DUPLICATE_SAMPLE]], prototypes_KD),
         effective_rank=_effective_rank(z_VBD[0].float()),
         full_rank=min(B - 1, D),
         spread=float(x.std(dim=0, unbiased=False).square().sum().sqrt()),
@@ -148,12 +148,14 @@ def _share_used(x_MD: Tensor, prototypes_KD: Tensor, partition_PN: Tensor) -> fl
     return used / (P * N)
 
 
-def _share_duplicate(sample_MD: Tensor) -> float:
-    if len(sample_MD) < 2:
-        return 0.0
-    unit = F.normalize(sample_MD.float(), dim=-1)
-    cosine_MM = (unit @ unit.T).fill_diagonal_(-1)
-    return float((cosine_MM.amax(dim=1) > _DUPLICATE_COSINE).float().mean())
+def _share_duplicate(sample_MD: Tensor, prototypes_KD: Tensor) -> float:
+    """Share of a sample that has a twin among all prototypes, compared a part at a time."""
+    unit_MD = F.normalize(sample_MD.float(), dim=-1)
+    alike_M = torch.zeros(len(unit_MD), device=unit_MD.device)
+    for part in torch.split(prototypes_KD, _PROTOTYPES_AT_A_TIME):
+        cosine = unit_MD @ F.normalize(part.float(), dim=-1).T
+        alike_M += (cosine > _DUPLICATE_COSINE).sum(dim=1)
+    return float((alike_M > 1).float().mean())  # one is the prototype itself
 
 
 def _effective_rank(x_BD: Tensor) -> float:

@@ -55,7 +55,10 @@ class LARS(Optimizer):
             moving = (p_norms > 0) & (u_norms > 0)
             ratios = torch.where(moving, group["trust"] * p_norms / u_norms, 1.0)
             torch._foreach_mul_(updates, list(ratios.unbind()))
-        buffers = [self.state[p].setdefault("momentum_buffer", torch.zeros_like(p)) for p in params]
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+        buffers = [self.state[p]["momentum_buffer"] for p in params]
         torch._foreach_mul_(buffers, group["momentum"])
         torch._foreach_add_(buffers, updates)
         torch._foreach_add_(params, buffers, alpha=-group["lr"])
