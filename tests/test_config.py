@@ -100,7 +100,7 @@ def test_auto_is_replaced_by_the_rule_and_given_values_win() -> None:
 
 
 def test_auto_where_there_is_no_rule_is_refused() -> None:
-    with pytest.raises(ConfigError, match="embedding must be .*received 'auto'"):
+    with pytest.raises(ConfigError, match=r"embedding must be .*received 'auto'"):
         resolve({"embedding": "auto"}, num_images=100)
 
 
@@ -115,7 +115,7 @@ def test_the_rule_for_sizes_keeps_its_bounds(num_images: int) -> None:
     assert sizes.num_prototypes % sizes.block_size == 0
     assert 16 <= sizes.block_size <= min(512, sizes.num_prototypes)
     assert sizes.block_size <= sizes.batch_size
-    resolve({key: "auto" for key in sizes.model_dump()}, num_images=num_images)
+    resolve(dict.fromkeys(sizes.model_dump(), "auto"), num_images=num_images)
 
 
 @calm

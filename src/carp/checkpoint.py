@@ -43,7 +43,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     unfinished = folder / f"{_UNFINISHED}{final.name}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(unfinished, ignore_errors=True)
+        for remains in folder.glob(f"{_UNFINISHED}*"):
+            shutil.rmtree(remains, ignore_errors=True)
         unfinished.mkdir()
         tensors_path = unfinished / _TENSORS
         save_file(_savable(checkpoint.tensors), tensors_path)
@@ -70,8 +71,10 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
             f"cannot write the checkpoint {final}: {reason}. The previous checkpoints are intact; make room or "
             "mend the folder, then run the same command again."
         ) from error
-    for old in list_checkpoints(folder)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+    whole = list_checkpoints(folder)
+    place = whole.index(final)
+    for unwanted in (*whole[: max(0, place + 1 - keep)], *whole[place + 1 :]):  # later ones were damaged: passed over
+        shutil.rmtree(unwanted, ignore_errors=True)
     return final
 
 

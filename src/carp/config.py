@@ -256,6 +256,18 @@ def resolve(values: Mapping[str, Any], *, num_images: int) -> Config:
         raise ConfigError(_describe(error)) from error
 
 
+def check_keys(values: Mapping[str, Any]) -> None:
+    """Find misspelt keys and values that no number of images could make right."""
+    try:
+        Config.model_validate({key: value for key, value in values.items() if value != "auto"})
+    except ValidationError as error:
+        single = [item for item in error.errors() if item["loc"]]
+        if single:
+            raise ConfigError(_describe(error)) from error
+    except ConfigError:
+        pass  # values that do not fit together may fit once the sizes are known
+
+
 def _describe(error: ValidationError) -> str:
     """One line a problem: the key, the value received, what is accepted, the nearest spelling."""
     problems = []

@@ -61,9 +61,10 @@ def open_run(folder: Path | str) -> Run:
         raise CheckpointError(f"{what} {folder}. Give the --out folder of `carp train`.")
     try:
         info = json.loads(info_path.read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read {info_path}: {error}") from error
-    return Run(folder, resolve(read_yaml(config_path), num_images=info["data"]["images"]), info)
+        num_images = int(info["data"]["images"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"cannot read {info_path}: {type(error).__name__}, {error}") from error
+    return Run(folder, resolve(read_yaml(config_path), num_images=num_images), info)
 
 
 def prepare_run(folder: Path, config: Config, source: Source) -> Run:
@@ -117,7 +118,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, not inherited by workers
         except OSError:
             raise CheckpointError(
                 f"another process is training in {folder}. Wait for it, or give another --out."

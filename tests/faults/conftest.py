@@ -47,8 +47,17 @@ class Child:
         assert self.alive, f"it ended by itself:\n{self.output}"
         os.kill(self.pid, number)
 
-    def wait(self) -> int:
-        """Its exit code; negative when a signal killed it."""
+    def wait(self, *, seconds: float = 120) -> int:
+        """Its exit code; negative when a signal killed it. A process that does not end in time fails the test."""
+        end = time.monotonic() + seconds
+        while self.alive:
+            if time.monotonic() > end:
+                children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+                for pid in (self.pid, *map(int, children)):
+                    os.kill(pid, signal.SIGKILL)
+                self._server.ask({"wait": self.pid})
+                pytest.fail(f"it did not end in {seconds} s:\n{self.output}")
+            time.sleep(0.005)
         return self._server.ask({"wait": self.pid})
 
 
@@ -78,6 +87,7 @@ class Server:
         """`carp words…` as a process of its own."""
         self._started += 1
         output = self._folder / f"output-{self._started}.txt"
+        output.touch()
         pid = self.ask({"start": [str(w) for w in words], "output": str(output), **limits})
         return Child(self, pid, output)
 

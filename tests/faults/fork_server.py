@@ -17,11 +17,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import matplotlib.backends.backend_agg
+import matplotlib.figure
+
 import carp.commands.evaluate
 import carp.commands.train
-import matplotlib.backends.backend_agg  # so that no child has to
-import matplotlib.figure  # noqa: F401
 from carp import checkpoint, cli
+
+LOADED = (matplotlib.figure, matplotlib.backends.backend_agg, carp.commands.evaluate, carp.commands.train)
 
 
 def _die_at(number: int) -> None:

@@ -35,7 +35,8 @@ def kill_at_random_moments(carp: Server, words: list[object], out: Path, *, kill
     for number in range(kills):
         before = newest(out)
         child = carp.start(*words)
-        wait_until(lambda b=before: newest(out) >= b + chance.randint(5, stride), "progress")
+        goal = before + chance.randint(5, stride)
+        wait_until(lambda g=goal, c=child: newest(out) >= g or not c.alive, "progress")
         if number % 3 == 2:
             wait_until(lambda: writing(out), "a checkpoint being written")
         else:

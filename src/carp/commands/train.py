@@ -7,10 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from carp.config import Config, read_recipe, resolve, to_yaml
+from carp.config import Config, check_keys, read_recipe, resolve, to_yaml
 from carp.data.loader import SMALL_IMAGE, make_loader
 from carp.data.source import Source, hold_in_memory, open_source
 from carp.device import choose_device
+from carp.errors import MissingExtraError
 from carp.evaluation.validation import make_validation
 from carp.report.plots import plot_run
 from carp.run_folder import Run, locked, open_run, prepare_run
@@ -56,8 +57,10 @@ def train(
                 validation = _ready(open_source(config.validation), config, display)
                 validate = make_validation(config, source, validation, device)
             training.run(validate)
-        if not plot_run(read_metrics(folder / "metrics.jsonl"), config, folder / "plots.png"):
-            display.say("plots.png was not drawn: `pip install 'carp-ssl[log]'` brings matplotlib.")
+        try:
+            plot_run(read_metrics(folder / "metrics.jsonl"), config, folder / "plots.png")
+        except (MissingExtraError, OSError) as error:  # the run is complete and saved: no reason to fail
+            display.warn(f"plots.png was not drawn: {error}")
     return open_run(folder)
 
 
@@ -95,7 +98,7 @@ def _resolve(
     overrides: dict[str, Any],
 ) -> tuple[Config, Source]:
     values = {**read_recipe(recipe or "folder"), **overrides}
-    resolve(values, num_images=100_000)  # a misspelt key is found before a large folder is listed
+    check_keys(values)  # before a large folder is listed
     source = open_source(data)
     return resolve(values, num_images=len(source)), source
 

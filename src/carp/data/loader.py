@@ -8,7 +8,8 @@ Shapes: V views, B images, S side of a view.
 """
 
 import signal
-from collections.abc import Iterator
+import warnings
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,7 +50,7 @@ class Loader(Protocol):
     def steps_per_epoch(self) -> int:
         """Whole batches in an epoch."""
 
-    def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
+    def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
 
 
@@ -89,7 +90,7 @@ class SmallImageLoader:
         self._order = Order(len(source), config.batch_size, config.seed)
         self.steps_per_epoch = self._order.steps_per_epoch
 
-    def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
+    def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
         for step, epoch, indices in self._order.steps(first_step, last_step):
             views = batch_views(self._images[indices], self._kinds, seed=self._seed, epoch=epoch, indices=indices)
@@ -105,18 +106,26 @@ class PhotoLoader:
         self._dataset = _Photos(source, config)
         self._workers = config.workers
 
-    def batches(self, first_step: int, last_step: int) -> Iterator[Batch]:
+    def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
-        loader = DataLoader(
-            self._dataset,
-            batch_sampler=_StepSampler(self._order, first_step, last_step),
-            num_workers=self._workers,
-            collate_fn=torch.utils.data.default_collate,
-            worker_init_fn=_leave_signals_to_parent,
-        )
-        steps = self._order.steps(first_step, last_step)
-        for (step, epoch, indices), views in zip(steps, loader, strict=True):
-            yield Batch(step, epoch, indices, list(views))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+            loader = DataLoader(
+                self._dataset,
+                batch_sampler=_StepSampler(self._order, first_step, last_step),
+                num_workers=self._workers,
+                collate_fn=_stack_or_tell,
+                worker_init_fn=_leave_signals_to_parent,
+            )
+        loaded = iter(loader)
+        try:
+            for step, epoch, indices in self._order.steps(first_step, last_step):
+                views = next(loaded)
+                if isinstance(views, str):
+                    raise DataError(views)
+                yield Batch(step, epoch, indices, views)
+        finally:
+            del loaded  # the workers end with their iterator, not when the interpreter does
 
 
 def _leave_signals_to_parent(_worker: int) -> None:
@@ -125,15 +134,28 @@ def _leave_signals_to_parent(_worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-class _Photos(Dataset[list[Tensor]]):
-    """Views by (epoch, index), so that an item is all a worker has to know."""
+def _stack_or_tell(items: list[list[Tensor] | str]) -> list[Tensor] | str:
+    """Stack the views of a batch, or pass on the first complaint: an exception would arrive as a traceback."""
+    views: list[list[Tensor]] = []
+    for item in items:
+        if isinstance(item, str):
+            return item
+        views.append(item)
+    return [torch.stack(view) for view in zip(*views, strict=True)]
+
+
+class _Photos(Dataset[list[Tensor] | str]):
+    """Views by (epoch, index), so that an item is all a worker has to know; a message where there are none."""
 
     def __init__(self, source: Source, config: Config) -> None:
         self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
 
-    def __getitem__(self, item: tuple[int, int]) -> list[Tensor]:
+    def __getitem__(self, item: tuple[int, int]) -> list[Tensor] | str:
         epoch, index = item
-        image = self._source.read(index)
+        try:
+            image = self._source.read(index)
+        except DataError as error:
+            return str(error)
         return photo_views(image, self._kinds, seed=self._seed, epoch=epoch, index=index)
 
 

@@ -50,7 +50,7 @@ def _accuracy(
     _check(bank, bank_labels, queries, query_labels, k + leave_one_out, temperature)
     bank_MF = F.normalize(torch.from_numpy(bank), dim=-1)
     queries_QF = F.normalize(torch.from_numpy(queries), dim=-1)
-    labels_M = torch.from_numpy(bank_labels)
+    labels_M = torch.tensor(bank_labels)
     num_classes = int(max(bank_labels.max(), query_labels.max())) + 1
     right = 0
     for start in range(0, len(queries_QF), _QUERIES_AT_A_TIME):

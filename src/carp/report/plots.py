@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from carp.config import Config
+from carp.errors import MissingExtraError
 
 
-def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> bool:
-    """Draw the metrics of a run; return False when matplotlib is not installed."""
+def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> None:
+    """Draw the metrics of a run as a PNG."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional
     except ImportError:
-        return False
+        raise MissingExtraError("matplotlib is not installed. Run `pip install 'carp-ssl[log]'`.") from None
     losses = [m for m in metrics if "loss" in m]
     knn = [m for m in metrics if "knn_student" in m]
     figure = Figure(figsize=(11 if knn else 6, 4), layout="constrained")
@@ -21,7 +22,6 @@ def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> bool:
     if knn:
         _draw_knn(axes[1], knn)
     figure.savefig(path, dpi=120)
-    return True
 
 
 def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: Config) -> None:
@@ -31,7 +31,7 @@ def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: Config) -> Non
     axis.plot(steps, [m["kl_to_uniform"] for m in losses], label="kl_to_uniform")
     axis.axhline(2 * limit, color="C0", ls=":", lw=1, label="uniform assignments (2 ln $N_B$)")
     axis.axhline(limit, color="C1", ls=":", lw=1, label="one prototype takes all (ln $N_B$)")
-    axis.set(xlabel="step", title="Loss terms and their limits", ylim=(0, None))
+    axis.set(xlabel="step", title="Loss terms and their limits", ylim=(0, 2.3 * limit))
     axis.legend(fontsize=8)
     axis.grid(alpha=0.3)
 

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any, Self
@@ -62,8 +63,12 @@ class Training:
         """Train to the end; raise when a signal, a collapse or a number that is not finite ends it before."""
         last_step, saved_at = self.schedules.num_steps, time.monotonic()
         self.model.train()
-        with StopSignal() as stop, self.display.training(self.step, last_step) as progress:
-            for batch in self.loader.batches(self.step, last_step):
+        with (
+            StopSignal() as stop,
+            self.display.training(self.step, last_step) as progress,
+            closing(self.loader.batches(self.step, last_step)) as batches,
+        ):
+            for batch in batches:
                 with_health = batch.step % self.config.health_steps == 0
                 result = self.stepper(batch, with_health=with_health)
                 if not result.finite:
@@ -85,7 +90,8 @@ class Training:
                         "everything is saved. Run the same command to continue.",
                         stop.number,
                     )
-                self._stop_if_collapsed()
+                if with_health:
+                    self._stop_if_collapsed()
         self.log.close()
 
     def save(self) -> None:

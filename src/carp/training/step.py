@@ -3,6 +3,7 @@
 Shapes: V views, B images, D embedding.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,12 +33,8 @@ class StepResult:
     lr: float
     teacher_momentum: float
     entropy_weight: float
+    finite: bool  # whether loss and gradient are finite numbers; only then was the step applied
     health: Health | None
-
-    @property
-    def finite(self) -> bool:
-        """Whether loss and gradient are finite numbers; only then was the step applied."""
-        return bool(torch.tensor([self.loss, self.gradient_norm]).isfinite().all())
 
 
 class Stepper:
@@ -68,18 +65,20 @@ class Stepper:
             (terms.total / len(micro_batches)).backward()  # type: ignore[no-untyped-call]
             terms_3 += torch.stack(terms).detach() / len(micro_batches)
 
-        norm = torch.nn.utils.clip_grad_norm_(self.trainable, config.clip_gradient or float("inf"), foreach=True)
+        gradients = [p.grad for p in self.trainable if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
         loss, consistency, kl, gradient_norm = torch.cat([terms_3, norm[None]]).tolist()
-        health = (
-            measure(consistency, kl, torch.stack(embedded.z[:2]).detach(), embedded.prototypes_KD, partition_PN)
-            if with_health
-            else None
-        )
-        result = StepResult(loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, health)
-        if result.finite:
+        finite = math.isfinite(loss) and math.isfinite(gradient_norm)
+        health = None
+        if finite and with_health:
+            z_VBD = torch.stack(embedded.z[:2]).detach()
+            health = measure(consistency, kl, z_VBD, embedded.prototypes_KD, partition_PN)
+        if finite:
+            if config.clip_gradient is not None:
+                torch.nn.utils.clip_grads_with_norm_(self.trainable, config.clip_gradient, norm)
             self.optimiser.step()
             self.model.update_teacher(momentum)
-        return result
+        return StepResult(loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, finite, health)
 
     def partition(self, step: int) -> Tensor:
         """The partition of a step: the same for every view, branch and micro-batch."""
