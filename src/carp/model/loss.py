@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from carp.errors import ModelError
+from carp.model.head import fused_loss
 
 Embeddings = Tensor | Sequence[Tensor]
 
@@ -32,9 +33,12 @@ def carp_loss(
     teacher_prototypes: Tensor,
     partition: Tensor,
     *,
-    entropy_weight: float | Tensor = 1.0,
+    entropy_weight: float = 1.0,
+    chunk: int | None = None,
 ) -> LossTerms:
-    """Loss of student embeddings against teacher embeddings over one partition, in log space.
+    """Loss of student embeddings against teacher embeddings over one partition, at the cost of its products.
+
+    The gradient of `total` is formed on the way (see `carp.model.head`); no tensor of size B × K is ever held.
 
     Args:
         z: Student embeddings of V >= 2 views, global ones first: a list of [B, D] or one [V, B, D].
@@ -43,31 +47,24 @@ def carp_loss(
         teacher_prototypes: Teacher prototypes [K, D]; no gradient flows into them.
         partition: LongTensor [P, N] of prototype indices, a row a block.
         entropy_weight: Weight of `kl_to_uniform`.
+        chunk: Blocks at a time; chosen from batch and block size when None. It changes nothing but rounding.
 
     Returns:
-        `LossTerms(total, consistency, kl_to_uniform)` with total = consistency + entropy_weight * kl_to_uniform.
+        `LossTerms(total, consistency, kl_to_uniform)` with total = consistency + entropy_weight * kl_to_uniform. Only
+        `total` can be differentiated.
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
     check_shapes(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
-    a_VBPN = _block_logits(z_VBD, prototypes, partition)
-    b_GBPN = _block_logits(w_GBD, teacher_prototypes.detach(), partition)
-
-    consistency = _consistency(a_VBPN, b_GBPN)
-    mean_PN = mean_assignment(a_VBPN.softmax(dim=-1), b_GBPN.softmax(dim=-1))
-    kl = kl_to_uniform(mean_PN)
-    return LossTerms(consistency + entropy_weight * kl, consistency, kl)
-
-
-def _consistency(a_VBPN: Tensor, b_GBPN: Tensor) -> Tensor:
-    """Twice the mean over all ordered pairs (student u, teacher v != u) of −log⟨s, t⟩.
-
-    log⟨softmax(a), softmax(b)⟩ = lse(a + b) − lse(a) − lse(b): its gradient s − softmax(a + b) is bounded and does
-    not die where the product of two probabilities underflows.
-    """
-    lse_a_VBP, lse_b_GBP = a_VBPN.logsumexp(-1), b_GBPN.logsumexp(-1)
-    pairs = _ordered_pairs(len(a_VBPN), len(b_GBPN))
-    per_pair = [(lse_a_VBP[u] + lse_b_GBP[v] - (a_VBPN[u] + b_GBPN[v]).logsumexp(-1)).mean() for u, v in pairs]
-    return 2 * torch.stack(per_pair).mean()
+    terms = fused_loss(
+        z_VBD,
+        w_GBD,
+        prototypes,
+        teacher_prototypes.detach(),
+        partition,
+        entropy_weight=entropy_weight,
+        chunk=chunk,
+    )
+    return LossTerms(*terms)
 
 
 def reference_loss(
@@ -77,7 +74,7 @@ def reference_loss(
     teacher_prototypes: Tensor,
     partition: Tensor,
     *,
-    entropy_weight: float | Tensor = 1.0,
+    entropy_weight: float = 1.0,
 ) -> LossTerms:
     """The paper's pseudo-code with the arguments of `carp_loss`: for reading and for tests.
 

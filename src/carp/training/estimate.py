@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from carp.config import Config
 from carp.model.branch import Branch
+from carp.model.head import blocks_per_chunk
 
 _FLOAT = 4
 
@@ -24,7 +25,7 @@ class Estimate:
     prototype_parameters: int
     weights_bytes: int  # student, teacher, gradients, optimiser state
     activation_bytes: int  # kept for the backward pass of one micro-batch
-    head_bytes: int  # logits and assignments of one micro-batch
+    head_bytes: int  # what the walk over the partition holds
 
     @property
     def total_bytes(self) -> int:
@@ -39,15 +40,19 @@ def estimate(config: Config) -> Estimate:
     counts = _count(branch.encoder), _count(branch.projector), _count(branch.assigner)
     copies = 2 + (not config.siamese) + (2 if config.optimiser == "adamw" else 1)
     batch = config.micro_batch or config.batch_size
-    student, teacher = 2 + config.local_views, 0 if config.siamese else 2
     activations = 2 * _kept_for_backward(branch, config.global_size, batch)
     if config.local_views:
         activations += config.local_views * _kept_for_backward(branch, config.local_size, batch)
     if config.precision == "bf16":
         activations //= 2
-    # Logits, log-sums over pairs and assignments: about four images × K matrices a student view, two a teacher view.
-    head = (4 * student + 2 * max(teacher, 2)) * batch * config.num_prototypes * _FLOAT
-    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, head)
+    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, _head(config, batch))
+
+
+def _head(config: Config, batch: int) -> int:
+    """Three buffers of one chunk of logits, the prototypes of both branches at unit length, and their gradient."""
+    views, size = 4 + config.local_views, max(2, config.block_size)
+    chunk = views * batch * size * blocks_per_chunk(views, batch, size)
+    return (3 * chunk + 3 * config.num_prototypes * config.embedding) * _FLOAT
 
 
 def _kept_for_backward(branch: Branch, size: int, batch: int) -> int:
