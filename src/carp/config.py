@@ -65,6 +65,7 @@ class Config(BaseModel):
     epochs: int = Field(100, ge=1)
     batch_size: int = Field(4096, ge=2)
     micro_batch: int | None = Field(None, ge=2)
+    accumulate: Literal["exact", "fast"] = "exact"
     seed: int = Field(0, ge=0, lt=2**63)
 
     # Views

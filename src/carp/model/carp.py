@@ -40,7 +40,7 @@ class Carp(nn.Module):
 
     def forward(self, views: Sequence[Tensor]) -> Embedded:
         """Embed the views, two global ones first, each [B, 3, H, W]."""
-        z = _embed(self.student, views)
+        z = self.embed_student(views)
         prototypes_KD = self.student.assigner()
         if self.siamese:
             w, teacher_prototypes_KD = [e.detach() for e in z[:2]], prototypes_KD.detach()
@@ -49,6 +49,10 @@ class Carp(nn.Module):
                 w = _embed(self.teacher, views[:2])
                 teacher_prototypes_KD = self.teacher.assigner()
         return Embedded(z, w, prototypes_KD, teacher_prototypes_KD)
+
+    def embed_student(self, views: Sequence[Tensor]) -> list[Tensor]:
+        """Student embeddings of the views alone, [B, D] each."""
+        return _embed(self.student, views)
 
     @torch.no_grad()
     def update_teacher(self, momentum: float) -> None:

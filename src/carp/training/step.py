@@ -15,8 +15,9 @@ from carp.config import Config
 from carp.data.loader import Batch, normalise
 from carp.data.random import Purpose, seed_of
 from carp.model.carp import Carp, Embedded
-from carp.model.loss import carp_loss
+from carp.model.loss import LossTerms, carp_loss
 from carp.model.partition import fixed_partition, random_partition
+from carp.training.accumulate import accumulate_exact, accumulate_fast
 from carp.training.health import Health, measure
 from carp.training.optimiser import set_hyperparameters
 from carp.training.schedules import Schedules
@@ -52,27 +53,30 @@ class Stepper:
         config, step = self.config, batch.step
         lr, entropy_weight = self.schedules.lr(step), self.schedules.entropy_weight(step)
         momentum = self.schedules.teacher_momentum(step)
-        torch.manual_seed(seed_of(config.seed, Purpose.STEP, step))  # dropout, stochastic depth
         partition_PN = self.partition(step)
         set_hyperparameters(self.optimiser, lr=lr, weight_decay=self.schedules.weight_decay(step))
 
+        def prepare(number: int, views: Sequence[Tensor]) -> list[Tensor]:
+            torch.manual_seed(seed_of(config.seed, Purpose.STEP, step, number))  # dropout, stochastic depth
+            return [normalise(v, self.device, channels_last=config.channels_last) for v in views]
+
+        def loss_of(embedded: Embedded) -> LossTerms:
+            return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
+
         self.optimiser.zero_grad(set_to_none=True)
         micro_batches = self._micro_batches(batch.views)
-        terms_3 = torch.zeros(3, device=self.device)
-        for views in micro_batches:
-            embedded = self._embed(views)
-            terms = carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
-            (terms.total / len(micro_batches)).backward()  # type: ignore[no-untyped-call]
-            terms_3 += torch.stack(terms).detach() / len(micro_batches)
+        exact = config.accumulate == "exact" and len(micro_batches) > 1
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+            accumulate = accumulate_exact if exact else accumulate_fast
+            seen = accumulate(self.model, micro_batches, prepare, loss_of)
 
         gradients = [p.grad for p in self.trainable if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
-        loss, consistency, kl, gradient_norm = torch.cat([terms_3, norm[None]]).tolist()
+        loss, consistency, kl, gradient_norm = torch.stack([*seen.terms, norm]).tolist()
         finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         health = None
         if finite and with_health:
-            z_VBD = torch.stack(embedded.z[:2]).detach()
-            health = measure(consistency, kl, z_VBD, embedded.prototypes_KD, partition_PN)
+            health = measure(consistency, kl, seen.z_VBD[:2], seen.prototypes_KD, partition_PN)
         if finite:
             if config.clip_gradient is not None:
                 torch.nn.utils.clip_grads_with_norm_(self.trainable, config.clip_gradient, norm)
@@ -91,9 +95,3 @@ class Stepper:
     def _micro_batches(self, views: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
         size = self.config.micro_batch or len(views[0])
         return list(zip(*(torch.split(view, size) for view in views), strict=True))
-
-    def _embed(self, views: Sequence[Tensor]) -> Embedded:
-        ready = [normalise(v, self.device, channels_last=self.config.channels_last) for v in views]
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
-            embedded: Embedded = self.model(ready)
-        return embedded
