@@ -101,6 +101,7 @@ class Config(BaseModel):
     # Optimiser
     optimiser: Literal["lars", "sgd", "adamw"] = "lars"
     lr: Schedule = (0.6, 0.006)
+    prototype_lr: float = Field(1.0, ge=0)  # pace of the prototypes relative to lr; 0 leaves them as drawn
     lr_scaling: Literal["linear", "none"] = "linear"
     warmup_epochs: float = Field(0.0, ge=0)
     weight_decay: Schedule = (1e-6, 1e-6)

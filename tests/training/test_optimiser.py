@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from carp.config import Config
+from carp.model.assigner import Assigner
 from carp.training.optimiser import (
     LARS,
     build_optimiser,
@@ -251,3 +252,24 @@ def test_loaded_state_does_not_share_memory_with_what_was_loaded():
     load_optimiser_tensors(optimiser, module, saved)
     saved["0.weight/momentum_buffer"].zero_()
     assert float(optimiser.state[module[0].weight]["momentum_buffer"].sum()) == 4 * 27
+
+
+# The pace of the prototypes
+
+
+@pytest.mark.parametrize("name", ["lars", "sgd"])
+def test_prototypes_move_at_their_own_pace_and_everything_else_does_not(name):
+    moved = {}
+    for pace in (1.0, 0.1, 0.0):
+        torch.manual_seed(0)
+        module = nn.ModuleDict({"linear": nn.Linear(4, 4), "assigner": Assigner(8, 4)})
+        before = {key: p.detach().clone() for key, p in module.named_parameters()}
+        optimiser = build_optimiser(module, config(optimiser=name, prototype_lr=pace))
+        set_hyperparameters(optimiser, lr=0.5, weight_decay=0.0)
+        (module["linear"](torch.ones(2, 4)) @ module["assigner"]().T).square().sum().backward()
+        optimiser.step()
+        moved[pace] = {key: p.detach() - before[key] for key, p in module.named_parameters()}
+    for key, full in moved[1.0].items():
+        share = 0.1 if key.startswith("assigner") else 1.0
+        torch.testing.assert_close(moved[0.1][key], share * full, rtol=1e-4, atol=1e-8)
+    assert float(moved[0.0]["assigner.directions_KD"].abs().max()) == 0

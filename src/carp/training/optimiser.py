@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from carp.config import Config
+from carp.model.assigner import Assigner
 
 
 class LARS(Optimizer):
@@ -66,10 +67,13 @@ class LARS(Optimizer):
 
 def build_optimiser(module: nn.Module, config: Config) -> Optimizer:
     """The optimiser of the configuration over all trainable parameters of a module."""
-    trainable = [p for p in module.parameters() if p.requires_grad]
+    prototypes = [p for part in module.modules() if isinstance(part, Assigner) for p in part.parameters()]
+    known = {id(p) for p in prototypes}
+    rest = [p for p in module.parameters() if p.requires_grad and id(p) not in known]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in trainable if p.ndim > 1], "decayed": True},
-        {"params": [p for p in trainable if p.ndim <= 1], "decayed": False},
+        {"params": [p for p in rest if p.ndim > 1], "decayed": True, "pace": 1.0},
+        {"params": [p for p in rest if p.ndim <= 1], "decayed": False, "pace": 1.0},
+        {"params": [p for p in prototypes if p.requires_grad], "decayed": True, "pace": config.prototype_lr},
     ]
     lr = config.base_lr
     if config.optimiser == "adamw":
@@ -81,9 +85,9 @@ def build_optimiser(module: nn.Module, config: Config) -> Optimizer:
 
 
 def set_hyperparameters(optimiser: Optimizer, *, lr: float, weight_decay: float) -> None:
-    """Put the step's learning rate into all groups and its weight decay into the decayed one."""
+    """Put the step's learning rate into all groups, at their pace, and its weight decay into the decayed ones."""
     for group in optimiser.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group["pace"]
         group["weight_decay"] = weight_decay if group["decayed"] else 0.0
 
 
