@@ -265,11 +265,11 @@ def test_prototypes_move_at_their_own_pace_and_everything_else_does_not(name):
         module = nn.ModuleDict({"linear": nn.Linear(4, 4), "assigner": Assigner(8, 4)})
         before = {key: p.detach().clone() for key, p in module.named_parameters()}
         optimiser = build_optimiser(module, config(optimiser=name, prototype_lr=pace))
-        set_hyperparameters(optimiser, lr=0.5, weight_decay=0.0)
+        set_hyperparameters(optimiser, lr=20.0 if name == "lars" else 0.5, weight_decay=0.0)
         (module["linear"](torch.ones(2, 4)) @ module["assigner"]().T).square().sum().backward()
         optimiser.step()
         moved[pace] = {key: p.detach() - before[key] for key, p in module.named_parameters()}
     for key, full in moved[1.0].items():
         share = 0.1 if key.startswith("assigner") else 1.0
-        torch.testing.assert_close(moved[0.1][key], share * full, rtol=1e-4, atol=1e-8)
+        torch.testing.assert_close(moved[0.1][key], share * full, rtol=1e-4, atol=1e-7)
     assert float(moved[0.0]["assigner.directions_KD"].abs().max()) == 0
