@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import torch
 from lightly.loss import DINOLoss, NTXentLoss, SwaVLoss
-from lightly.models.modules import DINOProjectionHead, SimCLRProjectionHead, SwaVProjectionHead, SwaVPrototypes
+from lightly.models.modules import DINOProjectionHead, SwaVPrototypes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,6 +31,7 @@ from carp.data.source import ArraySource, hold_in_memory, open_source
 from carp.evaluation.knn import knn_accuracy
 from carp.features.extract import extract
 from carp.model.encoder import build_encoder, num_features
+from carp.model.projector import Projector
 from carp.training.optimiser import build_optimiser, set_hyperparameters
 from carp.training.schedules import Schedules, cosine
 
@@ -51,13 +52,18 @@ CARP_VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+def encoder_and_projector(config: Config) -> tuple[nn.Module, nn.Module]:
+    """CARP's own encoder and projector, without the larger start that only CARP's loss needs."""
+    encoder = build_encoder(config)
+    return encoder, Projector(num_features(encoder), config.projector_hidden, config.embedding)
+
+
 class SimCLR(nn.Module):
     """Contrast every view with all other images of the batch."""
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.head = SimCLRProjectionHead(num_features(encoder), 512, 128)
+        self.encoder, self.head = encoder_and_projector(config)
         self.criterion = NTXentLoss(temperature=0.2)
 
     def forward(self, views: Sequence[Tensor]) -> Tensor:
@@ -69,11 +75,10 @@ class SimCLR(nn.Module):
 class SwAV(nn.Module):
     """Predict a view's balanced code over prototypes from the other view."""
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.head = SwaVProjectionHead(num_features(encoder), 512, 128)
-        self.prototypes = SwaVPrototypes(128, 512)
+        self.encoder, self.head = encoder_and_projector(config)
+        self.prototypes = SwaVPrototypes(config.embedding, 512)
         self.criterion = SwaVLoss(temperature=0.1)
 
     def forward(self, views: Sequence[Tensor]) -> Tensor:
@@ -88,11 +93,12 @@ class DINO(nn.Module):
 
     OUTPUTS = 2048
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.head = DINOProjectionHead(num_features(encoder), 512, 128, self.OUTPUTS, batch_norm=True)
-        self.teacher = copy.deepcopy(nn.Sequential(encoder, self.head)).requires_grad_(False)
+        self.encoder = build_encoder(config)
+        widths = num_features(self.encoder), config.projector_hidden, config.embedding, self.OUTPUTS
+        self.head = DINOProjectionHead(*widths, batch_norm=True)
+        self.teacher = copy.deepcopy(nn.Sequential(self.encoder, self.head)).requires_grad_(False)
         self.criterion = DINOLoss(self.OUTPUTS, warmup_teacher_temp_epochs=1)
 
     def forward(self, views: Sequence[Tensor]) -> Tensor:
@@ -116,7 +122,7 @@ YARDSTICKS: dict[str, type[SimCLR | SwAV | DINO]] = {"simclr": SimCLR, "swav": S
 def train_yardstick(method: str, source: ArraySource, config: Config) -> dict[str, nn.Module]:
     """Train a yardstick with CARP's loader, optimiser and schedules; return its encoders by branch."""
     torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
-    model = YARDSTICKS[method](build_encoder(config)).to(memory_format=torch.channels_last)
+    model = YARDSTICKS[method](config).to(memory_format=torch.channels_last)
     optimiser = build_optimiser(model, config)
     loader = make_loader(source, config)
     schedules = Schedules(config, loader.steps_per_epoch)
