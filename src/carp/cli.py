@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from carp._version import __version__
-from carp.errors import CarpError
+from carp.errors import CarpError, Interrupted
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,7 +66,8 @@ def _train(
         typer.echo(command.dry_run(data, recipe, **overrides))
         return
     run = command.train(data, out, recipe, **overrides)
-    typer.echo(f"the run lies in {run.folder}")
+    typer.echo(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
+    typer.echo(f"next: carp eval knn {run.folder} --data LABELLED_FOLDER   or in Python: carp.load('{run.folder}')")
 
 
 @app.command("eval")
@@ -123,7 +124,8 @@ def main() -> None:
     try:
         app()
     except CarpError as error:
-        sys.stderr.write(f"carp: error: {error}\n")
+        kind = "" if isinstance(error, Interrupted) else "error: "
+        sys.stderr.write(f"carp: {kind}{error}\n")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.stderr.write("carp: interrupted\n")

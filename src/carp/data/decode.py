@@ -18,7 +18,7 @@ def decode(path: Path) -> Pixels:
             upright = ImageOps.exif_transpose(image)
             return np.array(upright.convert("RGB"))
     except FileNotFoundError:
-        raise DataError(f"{path} is gone since the folder was listed. Put it back or start a new run.") from None
+        raise DataError(f"there is no image file {path}.") from None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split())
         raise DataError(

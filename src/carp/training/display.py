@@ -2,17 +2,21 @@
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from carp.training.health import Diagnosis, Verdict
 from carp.training.step import StepResult
 
 _SECONDS_BETWEEN_LINES = 10.0
+_STEPS_OF_RATE = 50
 _STYLE = {
     Verdict.HEALTHY: "green",
     Verdict.NOT_YET_LEARNING: "yellow",
@@ -67,13 +71,14 @@ class Display:
         if not self.console.is_terminal:
             yield _Lines(self, first_step, last_step)
             return
-        with _bar(self.console) as bar:
-            yield _Bar(bar, first_step, last_step)
+        bar, details = _bar(self.console), Text(overflow="ellipsis", no_wrap=True)
+        with Live(Group(bar, details), console=self.console, refresh_per_second=4):
+            yield _Bar(bar, details, first_step, last_step)
 
 
 class _BarCounter:
     def __init__(self, bar: Progress, what: str, total: int) -> None:
-        self._bar, self._task = bar, bar.add_task(what, total=total, info="")
+        self._bar, self._task = bar, bar.add_task(what, total=total, rate="")
 
     def __call__(self, done: int, _total: int) -> None:
         self._bar.update(self._task, completed=done)
@@ -98,34 +103,33 @@ def _bar(console: Console) -> Progress:
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[info]}"),
+        TextColumn("{task.fields[rate]}"),
         console=console,
     )
 
 
 class _Rate:
-    """Images per second over the whole session, without the first step (it warms up)."""
+    """Images per second over the last steps; None until two of them can be compared."""
 
     def __init__(self) -> None:
-        self._images, self._start = 0, 0.0
+        self._times: deque[float] = deque(maxlen=_STEPS_OF_RATE)
 
-    def add(self, images: int) -> float:
-        now = time.monotonic()
-        if not self._start:
-            self._start = now
-            return 0.0
-        self._images += images
-        return self._images / max(now - self._start, 1e-9)
+    def add(self, images: int) -> float | None:
+        self._times.append(time.monotonic())
+        passed = self._times[-1] - self._times[0]
+        return images * (len(self._times) - 1) / passed if passed > 0 else None
 
 
 class _Bar:
-    def __init__(self, bar: Progress, first_step: int, last_step: int) -> None:
-        self._bar, self._rate, self._knn = bar, _Rate(), ""
-        self._task = bar.add_task("training", total=last_step, completed=first_step, info="")
+    """Two lines: how far and how fast; then what the loss does."""
+
+    def __init__(self, bar: Progress, details: Text, first_step: int, last_step: int) -> None:
+        self._bar, self._details, self._rate, self._knn = bar, details, _Rate(), ""
+        self._task = bar.add_task("training", total=last_step, completed=first_step, rate="")
 
     def step(self, result: StepResult, *, images: int) -> None:
-        info = _describe(result, self._rate.add(images)) + self._knn
-        self._bar.update(self._task, advance=1, info=info)
+        self._bar.update(self._task, advance=1, rate=_describe_rate(self._rate.add(images)))
+        self._details.plain = _describe(result) + self._knn
 
     def knn(self, accuracies: dict[str, float]) -> None:
         self._knn = _describe_knn(accuracies)
@@ -142,19 +146,22 @@ class _Lines:
         now = time.monotonic()
         if now - self._printed >= _SECONDS_BETWEEN_LINES or self._step == self._last:
             self._printed = now
-            left = (self._last - self._step) * images / rate if rate else 0.0
-            self._display.say(
-                f"step {self._step}/{self._last}  {_describe(result, rate)}{self._knn}  {_clock(left)} left"
-            )
+            left = f"{_clock((self._last - self._step) * images / rate)} left" if rate else ""
+            parts = (f"step {self._step}/{self._last}", _describe_rate(rate), _describe(result) + self._knn, left)
+            self._display.say("  ".join(part for part in parts if part))
 
     def knn(self, accuracies: dict[str, float]) -> None:
         self._knn = _describe_knn(accuracies)
 
 
-def _describe(result: StepResult, rate: float) -> str:
+def _describe_rate(rate: float | None) -> str:
+    return f"{rate:.0f} images/s" if rate else ""
+
+
+def _describe(result: StepResult) -> str:
     return (
-        f"{rate:.0f} images/s  loss {result.loss:.3f} (consistency {result.consistency:.3f}, "
-        f"kl {result.kl_to_uniform:.3f})  lr {result.lr:.3g}  momentum {result.teacher_momentum:.4f}"
+        f"loss {result.loss:.3f} (consistency {result.consistency:.3f}, kl {result.kl_to_uniform:.3f})  "
+        f"lr {result.lr:.3g}  teacher {result.teacher_momentum:.4f}"
     )
 
 

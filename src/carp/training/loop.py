@@ -53,6 +53,7 @@ class Training:
         self.step = 0
         self.collapsed_in_a_row = 0
         self.diagnosis: Diagnosis | None = None
+        self.told = Verdict.HEALTHY  # the verdict that the user knows of
         metrics_length = self._continue()
         self.log = RunLog(folder, length=metrics_length, tensorboard=config.tensorboard)
         if config.compile:
@@ -92,6 +93,8 @@ class Training:
                     )
                 if with_health:
                     self._stop_if_collapsed()
+        if self.diagnosis is not None:
+            self.display.health(last_step, self.diagnosis)
         self.log.close()
 
     def save(self) -> None:
@@ -158,7 +161,8 @@ class Training:
             self.log.write(batch.step, {"health": found.verdict.value, **result.health.as_dict()})
             collapsed = found.verdict is Verdict.COLLAPSED
             self.collapsed_in_a_row = self.collapsed_in_a_row + 1 if collapsed else 0
-            if self.diagnosis is None or found.verdict != self.diagnosis.verdict:
+            if batch.step > 0 and found.verdict != self.told:  # the first step says nothing yet
+                self.told = found.verdict
                 self.display.health(batch.step, found)
             self.diagnosis = found
 
