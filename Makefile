@@ -28,6 +28,7 @@ check: setup           ## style, types, layers
 	$(BIN)/lint-imports
 
 bench: setup           ## time CARP beside its peers
+	$(BIN)/python -m benchmarks.head
 	$(BIN)/python -m benchmarks.yardsticks --quick
 
 clean:
