@@ -240,7 +240,7 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key, sign, text = word.partition("=")
         if not sign or not key:
-            raise ConfigError(f"settings are written key=value, received '{word}'.")
+            raise ConfigError(f"settings are written key=value, without spaces around '=', received '{word}'.")
         try:
             overrides[key.strip()] = yaml.safe_load(text)
         except yaml.YAMLError as error:
@@ -284,7 +284,7 @@ def _describe(error: ValidationError) -> str:
             accepted = item.get("ctx", {}).get("expected", "")
             hint = nearest(str(value), str(accepted).replace("'", "").replace(" or ", ", ").split(", "))
             problems.append(f"{key} {message}, received {value!r}.{hint}")
-    return " ".join(problems)
+    return " ".join(dict.fromkeys(problems))  # both ends of a pair may have the same problem
 
 
 def to_yaml(config: Config) -> str:

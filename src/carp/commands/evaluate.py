@@ -49,6 +49,8 @@ def evaluate(
         raise ConfigError(
             f"there is no protocol '{protocol}'.{nearest(protocol, PROTOCOLS)} Protocols: {', '.join(PROTOCOLS)}."
         )
+    if temperature <= 0:
+        raise ConfigError(f"temperature must be greater than 0, received {temperature}.")
     config = open_run(run).config
     bank, queries = _labelled(data), _labelled(test) if test is not None else None
     if queries is not None and queries.classes != bank.classes:
