@@ -71,7 +71,7 @@ class Display:
         if not self.console.is_terminal:
             yield _Lines(self, first_step, last_step)
             return
-        bar, details = _bar(self.console), Text(overflow="ellipsis", no_wrap=True)
+        bar, details = _bar(self.console), Text()
         with Live(Group(bar, details), console=self.console, refresh_per_second=4):
             yield _Bar(bar, details, first_step, last_step)
 
