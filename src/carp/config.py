@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from carp.errors import ConfigError, nearest
 
+SMALL_IMAGE = 64  # up to this side: a small stem, images held in memory, views rendered a batch at a time
 RECIPES = Path(__file__).parent / "recipes"
 
 Probability = Annotated[float, Field(ge=0, le=1)]

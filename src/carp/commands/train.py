@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from carp.config import Config, check_keys, read_recipe, resolve, to_yaml
-from carp.data.loader import SMALL_IMAGE, make_loader
+from carp.config import SMALL_IMAGE, Config, check_keys, read_recipe, resolve, to_yaml
+from carp.data.loader import make_loader
 from carp.data.source import Source, hold_in_memory, open_source
 from carp.device import choose_device
 from carp.errors import MissingExtraError

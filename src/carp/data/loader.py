@@ -19,15 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from carp.config import Config
+from carp.config import SMALL_IMAGE, Config
 from carp.data.batch_views import batch_views
 from carp.data.photo_views import photo_views
 from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, Source
 from carp.data.view_parameters import view_kinds
 from carp.errors import DataError
-
-SMALL_IMAGE = 64  # views up to this side are rendered a batch at a time, from images held in memory
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

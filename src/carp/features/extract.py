@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from carp.config import SMALL_IMAGE
 from carp.data.decode import Pixels, fit_square
-from carp.data.loader import SMALL_IMAGE, normalise
+from carp.data.loader import normalise
 from carp.data.source import ArraySource, Source
 
 Features = NDArray[np.float32]

@@ -5,10 +5,8 @@ from typing import Any, cast
 import timm
 from torch import nn
 
-from carp.config import Config
+from carp.config import SMALL_IMAGE, Config
 from carp.errors import ModelError, nearest
-
-SMALL_IMAGE = 64  # up to this side, a 7x7 stride-2 stem and a max-pool would throw most of the image away
 
 
 def build_encoder(config: Config) -> nn.Module:
