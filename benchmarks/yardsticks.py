@@ -8,7 +8,6 @@ already there is not run again. `--quick` compares on the embedded images in a m
 """
 
 import argparse
-import copy
 import json
 import statistics
 import tempfile
@@ -95,11 +94,16 @@ class DINO(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self.encoder = build_encoder(config)
-        widths = num_features(self.encoder), config.projector_hidden, config.embedding, self.OUTPUTS
-        self.head = DINOProjectionHead(*widths, batch_norm=True)
-        self.teacher = copy.deepcopy(nn.Sequential(self.encoder, self.head)).requires_grad_(False)
+        student, teacher = (self._branch(config) for _ in range(2))  # weight norm cannot be deep-copied
+        teacher.load_state_dict(student.state_dict())
+        self.encoder, self.head = student
+        self.teacher = teacher.requires_grad_(False)
         self.criterion = DINOLoss(self.OUTPUTS, warmup_teacher_temp_epochs=1)
+
+    def _branch(self, config: Config) -> nn.Sequential:
+        encoder = build_encoder(config)
+        widths = num_features(encoder), config.projector_hidden, config.embedding, self.OUTPUTS
+        return nn.Sequential(encoder, DINOProjectionHead(*widths, batch_norm=True))
 
     def forward(self, views: Sequence[Tensor]) -> Tensor:
         """The loss of two views of every image."""
