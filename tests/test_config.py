@@ -184,7 +184,7 @@ def test_the_defaults_are_the_papers() -> None:
 def test_values_that_contradict_each_other_are_refused() -> None:
     for values, words in [
         ({"global_scale": [0.5, 0.2]}, ["global_scale", "0.5", "0.2"]),
-        ({"micro_batch": 1000}, ["micro_batch", "4096", "1000"]),
+        ({"micro_batch": 1365}, ["micro_batch", "4096", "1365"]),
         ({"warmup_epochs": 100}, ["warmup_epochs", "epochs", "100"]),
     ]:
         with pytest.raises(ConfigError) as raised:

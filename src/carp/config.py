@@ -1,7 +1,8 @@
 """The configuration of a run: one flat model ↔ YAML recipe ↔ `key=value` overrides ↔ keyword arguments.
 
 Every key means the same in all four. Values that depend on the number of images may be written `auto`; `resolve`
-replaces them by the rule in `sizes_for` and returns a `Config` that holds plain values only.
+replaces them by the rule in `sizes_for` and returns a `Config` that holds plain values only. (`micro_batch: auto`
+depends on the machine, so `carp train` replaces it: `training/micro_batch.py`.)
 """
 
 from collections.abc import Mapping, Sequence
@@ -134,8 +135,11 @@ class Config(BaseModel):
             low, high = getattr(self, key)
             if low > high:
                 raise ValueError(f"{key} must be [low, high] with low <= high, received {[low, high]}")
-        if self.micro_batch and self.batch_size % self.micro_batch:
-            raise ValueError(f"micro_batch must divide batch_size ({self.batch_size}), received {self.micro_batch}")
+        if self.micro_batch and self.batch_size % self.micro_batch == 1:
+            raise ValueError(
+                f"micro_batch must not leave a single image of batch_size ({self.batch_size}), which batch norm cannot "
+                f"take, received {self.micro_batch}"
+            )
         if self.warmup_epochs >= self.epochs:
             raise ValueError(f"warmup_epochs must be less than epochs ({self.epochs}), received {self.warmup_epochs}")
         check_block_size(self.num_prototypes, self.block_size)

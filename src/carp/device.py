@@ -1,4 +1,7 @@
-"""Which device to use."""
+"""Which device to use, and how much memory it has left."""
+
+import os
+from pathlib import Path
 
 import torch
 
@@ -18,3 +21,26 @@ def choose_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"device '{name}' cannot be used here: {reason} Use device=auto.") from error
     return device
+
+
+def available_memory(device: torch.device) -> int:
+    """Bytes that a process may still take on a device, as far as the system tells."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+    free = _system_memory()
+    try:  # inside a container the limit is the container's
+        limit, used = ((Path("/sys/fs/cgroup") / f"memory.{name}").read_text() for name in ("max", "current"))
+        free = min(free, int(limit) - int(used))
+    except (OSError, ValueError):  # no such file, or "max": unlimited
+        pass
+    return max(0, free)
+
+
+def _system_memory() -> int:
+    try:
+        words = Path("/proc/meminfo").read_text().split()
+        return 1024 * int(words[words.index("MemAvailable:") + 1])
+    except (OSError, ValueError):  # not Linux: half of all memory is a careful guess
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

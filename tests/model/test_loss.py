@@ -228,6 +228,14 @@ def broken():
         "partition of floats": ((z, w, c, t, partition.double()), "partition must"),
         "partition of int32": ((z, w, c, t, partition.int()), "partition must"),
         "flat partition": ((z, w, c, t, partition.flatten()), "partition must"),
+        "partition with an index too large": ((z, w, c, t, partition + 1), "indices from 0 to 11, received 12"),
+        "partition with a negative index": ((z, w, c, t, partition - 1), "indices from 0 to 11, received -1"),
+        "partition with a repeated index": ((z, w, c, t, partition.clamp_min(1)), "1 are repeated .first 1"),
+        "no images": ((z[:, :0], w[:, :0], c, t, partition), "at least one image"),
+        "whole numbers": ((z.long(), w, c, t, partition), "z must hold floating-point"),
+        "double and single precision": ((z.float(), w, c, t, partition), "float64 must be used for all"),
+        "prototypes on another device": ((z, w, c.to("meta"), t, partition), "prototypes must be on the device of z"),
+        "partition on another device": ((z, w, c, t, partition.to("meta")), "partition must be on the device of z"),
     }
 
 
@@ -237,7 +245,22 @@ def test_wrong_shapes_are_model_errors_that_name_the_tensor_and_what_was_receive
     arguments, message = broken()[case]
     with pytest.raises(ModelError, match=message) as caught:
         loss(*arguments)
-    assert "received" in str(caught.value)
+    assert "received" in str(caught.value) or "repeated" in str(caught.value)
+
+
+def test_a_repetition_that_keeps_the_sum_is_found_in_debug_mode(monkeypatch):
+    z, w, c, t, _ = problem()
+    wrong = torch.tensor([[0, 0, 3, 3], [4, 5, 6, 7], [8, 9, 10, 11]])  # 0 + 3 instead of 1 + 2
+    carp_loss(z, w, c, t, wrong)
+    monkeypatch.setenv("CARP_DEBUG", "1")
+    with pytest.raises(ModelError, match=r"2 are repeated .first 0.*2 missing .first 1"):
+        carp_loss(z, w, c, t, wrong)
+    carp_loss(z, w, c, t, wrong.new_tensor(range(12)).view(3, 4))
+
+
+def test_a_chunk_of_no_blocks_is_refused():
+    with pytest.raises(ModelError, match="chunk must be at least 1 block, received 0"):
+        carp_loss(*problem(), chunk=0)
 
 
 # Properties

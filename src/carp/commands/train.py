@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from carp.checkpoint import list_checkpoints
 from carp.config import SMALL_IMAGE, Config, check_keys, read_recipe, resolve, to_yaml
 from carp.data.loader import make_loader
 from carp.data.source import Source, hold_in_memory, open_source
@@ -18,6 +19,7 @@ from carp.run_folder import Run, locked, open_run, prepare_run
 from carp.training.display import Display
 from carp.training.estimate import estimate
 from carp.training.loop import Training
+from carp.training.micro_batch import choose_micro_batch
 from carp.training.run_log import read_metrics
 from carp.training.schedules import Schedules
 
@@ -43,7 +45,7 @@ def train(
         The finished run.
     """
     folder, display = Path(out), Display(quiet=quiet)
-    config, source = _resolve(data, recipe, overrides)
+    config, source = _resolve(data, recipe, overrides, folder)
     device = choose_device(config.device)
     with locked(folder):
         prepare_run(folder, config, source)
@@ -96,11 +98,23 @@ def _resolve(
     data: str | Path | NDArray[np.uint8] | Source,
     recipe: str | Path | None,
     overrides: dict[str, Any],
+    folder: Path | None = None,
 ) -> tuple[Config, Source]:
     values = {**read_recipe(recipe or "folder"), **overrides}
     check_keys(values)  # before a large folder is listed
     source = open_source(data)
-    return resolve(values, num_images=len(source)), source
+    auto = values.get("micro_batch") == "auto"
+    config = resolve({**values, "micro_batch": None} if auto else values, num_images=len(source))
+    return (_with_micro_batch(config, folder) if auto else config), source
+
+
+def _with_micro_batch(config: Config, folder: Path | None) -> Config:
+    """A run keeps the micro-batch it began with, however much memory is free when it continues."""
+    if folder is not None and list_checkpoints(folder / "checkpoints"):
+        size = open_run(folder).config.micro_batch
+    else:
+        size = choose_micro_batch(config, choose_device(config.device))
+    return config.model_copy(update={"micro_batch": size})
 
 
 def _ready(source: Source, config: Config, display: Display) -> Source:

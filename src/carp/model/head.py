@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CHUNK_ELEMENTS = 2**20  # logits of all views of a chunk: so few that they stay in the cache from pass to pass
+# Logits of all views of a chunk: on a CPU so few that they stay in the cache from pass to pass, elsewhere so many that
+# starting the kernels costs nothing.
+_CHUNK_ELEMENTS = {"cpu": 2**21, "other": 2**25}
 _UNDERFLOW = {torch.float32: 1e-30, torch.float64: 1e-290}  # below this, ⟨s, t⟩ may have lost digits
 
 
@@ -49,9 +51,9 @@ def fused_loss(
     return total, consistency, kl
 
 
-def blocks_per_chunk(views: int, batch: int, block_size: int) -> int:
-    """How many blocks to take at a time: one, unless blocks are so small that more stay in the cache together."""
-    return max(1, _CHUNK_ELEMENTS // (views * batch * block_size))
+def blocks_per_chunk(views: int, batch: int, block_size: int, device: str = "cpu") -> int:
+    """How many blocks to take at a time: one, unless batch and blocks are so small that more go well together."""
+    return max(1, _CHUNK_ELEMENTS.get(device, _CHUNK_ELEMENTS["other"]) // (views * batch * block_size))
 
 
 class _FusedLoss(torch.autograd.Function):
@@ -67,7 +69,9 @@ class _FusedLoss(torch.autograd.Function):
         chunk: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         walk = _Walk(z_VBD, w_GBD, prototypes_KD, entropy_weight, partition_PN, *ctx.needs_input_grad[:2])
-        chunk = chunk or blocks_per_chunk(len(z_VBD) + len(w_GBD), z_VBD.shape[1], partition_PN.shape[1])
+        if chunk is None:
+            views, device = len(z_VBD) + len(w_GBD), z_VBD.device.type
+            chunk = blocks_per_chunk(views, z_VBD.shape[1], partition_PN.shape[1], device)
         with torch.autocast(z_VBD.device.type, enabled=False):
             for rows_pN in torch.split(partition_PN, chunk):
                 walk.visit(rows_pN.flatten(), teacher_KD)
@@ -96,9 +100,10 @@ class _Walk:
         wants_prototypes: bool,
     ) -> None:
         (V, B, _), (P, N), G = z_VBD.shape, partition_PN.shape, len(w_GBD)
-        self.V, self.G, self.B, self.P, self.N = V, G, B, P, N
+        self.B, self.P, self.N = B, P, N
+        self.pairs = [(u, v) for u in range(V) for v in range(G) if u != v]
         self.z, self.w, self.prototypes_KD = z_VBD.flatten(0, 1), w_GBD.flatten(0, 1), prototypes_KD
-        self.pair_weight = 2 / (G * (V - 1) * B * P)  # of one pair of views of one image in one block
+        self.pair_weight = 2 / (len(self.pairs) * B * P)  # of one pair of views of one image in one block
         self.mean_weight = entropy_weight / ((V + G) * B * P)  # of one assignment in the uniformity term
         self.grad_z = torch.zeros_like(z_VBD) if wants_z else None
         self.grad_prototypes = torch.empty_like(prototypes_KD) if wants_prototypes else None
@@ -109,69 +114,58 @@ class _Walk:
 
     def visit(self, indices: Tensor, teacher_KD: Tensor) -> None:
         """Walk over the blocks whose prototypes are `indices`."""
-        V, G, B, N = self.V, self.G, self.B, self.N
-        own_cD = self.prototypes_KD.index_select(0, indices)
-        a_VBpN = _in_blocks(self.z @ own_cD.T, V, B, N)
-        b_GBpN = _in_blocks(self.w @ teacher_KD.index_select(0, indices).T, G, B, N)
-        s_VBpN, t_GBpN = a_VBpN.softmax(dim=-1), b_GBpN.softmax(dim=-1)
-
-        mean_pN = (s_VBpN.sum(dim=(0, 1)) + t_GBpN.sum(dim=(0, 1))).div_((V + G) * B)
+        own_cD, their_cD = self.prototypes_KD.index_select(0, indices), teacher_KD.index_select(0, indices)
+        s_VBpN = self._logits(self.z, own_cD).softmax(dim=-1)
+        t_GBpN = self._logits(self.w, their_cD).softmax(dim=-1)
+        mean_pN = (s_VBpN.sum(dim=(0, 1)) + t_GBpN.sum(dim=(0, 1))).div_(len(self.z) + len(self.w))
         g_pN = mean_pN.clamp_min(torch.finfo(mean_pN.dtype).tiny).log_()
         self.kl_of_blocks += (mean_pN * (g_pN + self.log_outcomes)).sum()
 
-        for u in range(V):
-            self._visit_view(u, s_VBpN[u], a_VBpN[u], t_GBpN, b_GBpN, g_pN)
+        d_EBp1 = torch.stack([torch.linalg.vecdot(s_VBpN[u], t_GBpN[v]) for u, v in self.pairs]).unsqueeze(-1)
+        log_space = float(d_EBp1.min()) < _UNDERFLOW[d_EBp1.dtype]
+        if not log_space:
+            self.log_agreement += d_EBp1.log().sum()
         if self.wants_gradient:
-            grad_a = s_VBpN[..., :N].reshape(V * B, -1)  # s was replaced by the gradient, in place
+            self._to_gradient(s_VBpN, None if log_space else t_GBpN, d_EBp1, g_pN)
+        if log_space:
+            self._agree_in_log_space(s_VBpN, self._logits(self.z, own_cD), self._logits(self.w, their_cD))
+        if self.wants_gradient:
+            grad_a = s_VBpN[..., : self.N].reshape(len(self.z), -1)  # s was replaced by the gradient, in place
             if self.grad_z is not None:
                 self.grad_z.view_as(self.z).addmm_(grad_a, own_cD)
             if self.grad_prototypes is not None:
                 self.grad_prototypes.index_copy_(0, indices, grad_a.T @ self.z)
 
-    def _visit_view(self, u: int, s_BpN: Tensor, a_BpN: Tensor, t_GBpN: Tensor, b_GBpN: Tensor, g_pN: Tensor) -> None:
-        """Add log⟨s, t⟩ of student view u with all teacher views but u; turn s into the gradient on its logits.
+    def _to_gradient(self, s_VBpN: Tensor, t_GBpN: Tensor | None, d_EBp1: Tensor, g_pN: Tensor) -> None:
+        """Turn s into the gradient on the student's logits, s · (κ(pairs − Σ t/d) + λ(g − ⟨s, g⟩)), in place.
 
-        The gradient is s · (κ(pairs − Σ t/d) + λ(g − ⟨s, g⟩)); a pair that underflows brings −κr, not −κst/d.
+        Without t the terms −κ·s·t/d are left out.
         """
-        kappa, lam, pairs = self.pair_weight, self.mean_weight, 0
-        factor_BpN, apart_BpN = None, None
-        for v in range(len(t_GBpN)):
-            if u == v:
-                continue
-            pairs += 1
-            d_Bp1 = torch.linalg.vecdot(s_BpN, t_GBpN[v]).unsqueeze(-1)
-            if float(d_Bp1.min()) < _UNDERFLOW[d_Bp1.dtype]:
-                log_d, r_BpN = _agree_in_log_space(a_BpN, b_GBpN[v])
-                apart_BpN = r_BpN if apart_BpN is None else apart_BpN.add_(r_BpN)
-            else:
-                log_d = d_Bp1.log().sum()
-                if self.wants_gradient:
-                    share_BpN = t_GBpN[v] * d_Bp1.reciprocal_().mul_(-kappa)
-                    factor_BpN = share_BpN if factor_BpN is None else factor_BpN.add_(share_BpN)
-            self.log_agreement += log_d
-        if not self.wants_gradient:
-            return
-        h_Bp1 = (s_BpN * g_pN).sum(dim=-1, keepdim=True)
-        offset_Bp1 = h_Bp1.mul_(-lam).add_(pairs * kappa)
-        uniform_pN = lam * g_pN
-        factor_BpN = uniform_pN + offset_Bp1 if factor_BpN is None else factor_BpN.add_(uniform_pN).add_(offset_Bp1)
-        s_BpN.mul_(factor_BpN)
-        if apart_BpN is not None:
-            s_BpN.sub_(apart_BpN, alpha=kappa)
+        uniform_pN = self.mean_weight * g_pN
+        share_EBp1 = d_EBp1.reciprocal_().mul_(-self.pair_weight)
+        for u, s_BpN in enumerate(s_VBpN):
+            own_pairs = [(e, v) for e, (first, v) in enumerate(self.pairs) if first == u]
+            offset_Bp1 = torch.linalg.vecdot(s_BpN, uniform_pN).unsqueeze(-1).neg_()
+            offset_Bp1 += len(own_pairs) * self.pair_weight
+            factor = uniform_pN
+            if t_GBpN is not None:
+                for e, v in own_pairs:
+                    factor = torch.addcmul(factor, t_GBpN[v], share_EBp1[e])
+            s_BpN.mul_(factor + offset_Bp1)
+
+    def _agree_in_log_space(self, grad_VBpN: Tensor, a_VBpN: Tensor, b_GBpN: Tensor) -> None:
+        """Add log⟨s, t⟩ = lse(a + b) − lse(a) − lse(b), and bring −κr with r = softmax(a + b) into the gradient."""
+        for u, v in self.pairs:
+            both_BpN = a_VBpN[u] + b_GBpN[v]
+            self.log_agreement += (both_BpN.logsumexp(-1) - a_VBpN[u].logsumexp(-1) - b_GBpN[v].logsumexp(-1)).sum()
+            if self.wants_gradient:
+                grad_VBpN[u].sub_(both_BpN.softmax(dim=-1), alpha=self.pair_weight)
+
+    def _logits(self, x_MD: Tensor, prototypes_cD: Tensor) -> Tensor:
+        """[views, B, p, N]; a block of one prototype gets its implicit zero logit."""
+        blocks = (x_MD @ prototypes_cD.T).view(-1, self.B, len(prototypes_cD) // self.N, self.N)
+        return torch.cat([blocks, torch.zeros_like(blocks)], dim=-1) if self.N == 1 else blocks
 
     def terms(self) -> tuple[Tensor, Tensor]:
         """Consistency and kl_to_uniform of the whole partition."""
         return -self.pair_weight * self.log_agreement, self.kl_of_blocks / self.P
-
-
-def _agree_in_log_space(a_BpN: Tensor, b_BpN: Tensor) -> tuple[Tensor, Tensor]:
-    """Σ log⟨s, t⟩ and r = softmax(a + b) from the logits, exact where ⟨s, t⟩ underflows."""
-    both_BpN = a_BpN + b_BpN
-    log_d = (both_BpN.logsumexp(-1) - a_BpN.logsumexp(-1) - b_BpN.logsumexp(-1)).sum()
-    return log_d, both_BpN.softmax(dim=-1)
-
-
-def _in_blocks(logits: Tensor, views: int, batch: int, block_size: int) -> Tensor:
-    """[views, B, p, N]; a block of one prototype gets its implicit zero logit."""
-    blocks = logits.view(views, batch, -1, block_size)
-    return torch.cat([blocks, torch.zeros_like(blocks)], dim=-1) if block_size == 1 else blocks

@@ -6,6 +6,7 @@ its assignments have two entries.
 """
 
 import math
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -45,7 +46,8 @@ def carp_loss(
         w: Teacher embeddings of the first two views, in the same form; no gradient flows into them.
         prototypes: Student prototypes [K, D], used as given (normalise before).
         teacher_prototypes: Teacher prototypes [K, D]; no gradient flows into them.
-        partition: LongTensor [P, N] of prototype indices, a row a block.
+        partition: LongTensor [P, N] of prototype indices, a row a block. Its range and sum are checked; with the
+            environment variable CARP_DEBUG=1, that every prototype occurs exactly once.
         entropy_weight: Weight of `kl_to_uniform`.
         chunk: Blocks at a time; chosen from batch and block size when None. It changes nothing but rounding.
 
@@ -54,7 +56,9 @@ def carp_loss(
         `total` can be differentiated.
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
-    check_shapes(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
+    _check(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
+    if chunk is not None and chunk < 1:
+        raise ModelError(f"chunk must be at least 1 block, received {chunk}.")
     terms = fused_loss(
         z_VBD,
         w_GBD,
@@ -82,7 +86,7 @@ def reference_loss(
     where that product underflows; `carp_loss` does not.
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
-    check_shapes(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
+    _check(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
     s_VBPN = _block_logits(z_VBD, prototypes, partition).softmax(dim=-1)
     t_GBPN = _block_logits(w_GBD, teacher_prototypes.detach(), partition).softmax(dim=-1)
 
@@ -129,19 +133,47 @@ def _stack(embeddings: Embeddings, name: str) -> Tensor:
     return torch.stack(list(embeddings))
 
 
-def check_shapes(z_VBD: Tensor, w_GBD: Tensor, prototypes_KD: Tensor, teacher_KD: Tensor, partition_PN: Tensor) -> None:
-    """Raise a `ModelError` that names the tensor, its shape and the shape that fits."""
+def _check(z_VBD: Tensor, w_GBD: Tensor, prototypes_KD: Tensor, teacher_KD: Tensor, partition_PN: Tensor) -> None:
+    """Raise a `ModelError` that names the tensor, what was received and what fits."""
     if z_VBD.ndim != 3 or len(z_VBD) < 2:
         raise ModelError(f"z must be [V >= 2, B, D], received {list(z_VBD.shape)}.")
     _, B, D = z_VBD.shape
+    if B < 1:
+        raise ModelError(f"z must hold at least one image, received {list(z_VBD.shape)}.")
     if tuple(w_GBD.shape) != (2, B, D):
         raise ModelError(f"w must be [2, {B}, {D}]: the global views of the same images, received {list(w_GBD.shape)}.")
     K = len(prototypes_KD)
     for name, tensor in (("prototypes", prototypes_KD), ("teacher_prototypes", teacher_KD)):
         if tuple(tensor.shape) != (K, D):
             raise ModelError(f"{name} must be [{K}, {D}], received {list(tensor.shape)}.")
-    if partition_PN.dtype != torch.int64 or partition_PN.ndim != 2 or partition_PN.numel() != K:
+    others = {"w": w_GBD, "prototypes": prototypes_KD, "teacher_prototypes": teacher_KD, "partition": partition_PN}
+    for name, tensor in {"z": z_VBD, **others}.items():
+        if name != "partition" and not tensor.is_floating_point():
+            raise ModelError(f"{name} must hold floating-point numbers, received {tensor.dtype}.")
+        if tensor.device != z_VBD.device:
+            raise ModelError(f"{name} must be on the device of z, {z_VBD.device}, received {tensor.device}.")
+    wide = {name for name, x in (("z", z_VBD), *others.items()) if x.dtype == torch.float64}
+    if wide and len(wide) < 4:
+        raise ModelError(f"float64 must be used for all tensors or none, received it for {', '.join(sorted(wide))}.")
+    _check_partition(partition_PN, K)
+
+
+def _check_partition(partition_PN: Tensor, num_prototypes: int) -> None:
+    """Type, shape, range and sum always; whether it is a permutation with CARP_DEBUG=1."""
+    K = num_prototypes
+    if partition_PN.dtype != torch.int64 or partition_PN.ndim != 2 or partition_PN.numel() != K or not K:
         raise ModelError(
             f"partition must be a LongTensor [P, N] with P * N = {K} prototypes, received "
             f"{partition_PN.dtype} {list(partition_PN.shape)}."
         )
+    least, most, total = torch.stack([partition_PN.min(), partition_PN.max(), partition_PN.sum()]).tolist()
+    if least < 0 or most >= K:
+        raise ModelError(f"partition must hold indices from 0 to {K - 1}, received {least if least < 0 else most}.")
+    if total != K * (K - 1) // 2 or os.environ.get("CARP_DEBUG", "0") not in {"", "0"}:
+        counts_K = torch.bincount(partition_PN.flatten(), minlength=K)
+        repeated, missing = (counts_K > 1).nonzero().flatten(), (counts_K == 0).nonzero().flatten()
+        if len(repeated):
+            raise ModelError(
+                f"partition must hold every prototype once: {len(repeated)} are repeated (first {int(repeated[0])}), "
+                f"{len(missing)} missing (first {int(missing[0])})."
+            )

@@ -45,14 +45,16 @@ def estimate(config: Config) -> Estimate:
         activations += config.local_views * _kept_for_backward(branch, config.local_size, batch)
     if config.precision == "bf16":
         activations //= 2
-    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, _head(config, batch))
+    whole = config.batch_size if config.accumulate == "exact" else batch
+    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, _head(config, whole))
 
 
 def _head(config: Config, batch: int) -> int:
-    """Three buffers of one chunk of logits, the prototypes of both branches at unit length, and their gradient."""
+    """A chunk of logits three times, embeddings and unit-length prototypes of both branches, and their gradients."""
     views, size = 4 + config.local_views, max(2, config.block_size)
     chunk = views * batch * size * blocks_per_chunk(views, batch, size)
-    return (3 * chunk + 3 * config.num_prototypes * config.embedding) * _FLOAT
+    embeddings = 2 * views * batch * config.embedding
+    return (3 * chunk + embeddings + 3 * config.num_prototypes * config.embedding) * _FLOAT
 
 
 def _kept_for_backward(branch: Branch, size: int, batch: int) -> int:
