@@ -22,20 +22,17 @@ from lightly.models.modules import DINOProjectionHead, SwaVPrototypes
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import carp
+from benchmarks.shared import CPU, Results, knn_of, part, train_carp
 from carp.config import Config, read_recipe, resolve
 from carp.data.loader import make_loader, normalise
 from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, hold_in_memory, open_source
-from carp.evaluation.knn import knn_accuracy
-from carp.features.extract import extract
 from carp.model.encoder import build_encoder, num_features
 from carp.model.projector import Projector
 from carp.training.optimiser import build_optimiser, set_hyperparameters
 from carp.training.schedules import Schedules, cosine
 
 HELD_OUT = 5_000
-CPU = torch.device("cpu")
 
 # Settings of the recipe that a variant of CARP changes.
 CARP_VARIANTS: dict[str, dict[str, Any]] = {
@@ -148,16 +145,6 @@ def train_yardstick(method: str, source: ArraySource, config: Config) -> dict[st
     return encoders
 
 
-def train_carp(source: ArraySource, config: Config, folder: Path) -> dict[str, nn.Module]:
-    """Train CARP as a user would; return its encoders by branch."""
-    settings = config.model_dump()
-    recipe = folder / "recipe.yaml"
-    recipe.write_text("")
-    run = carp.train(source, folder / "run", recipe, quiet=True, **settings)
-    branches = ("student",) if config.siamese else ("student", "teacher")
-    return {branch: carp.load(run.folder, branch).module for branch in branches}  # type: ignore[arg-type]
-
-
 def measure(
     method: str,
     source: ArraySource,
@@ -169,50 +156,11 @@ def measure(
     config = resolve({**values, **CARP_VARIANTS.get(method, {})}, num_images=len(source))
     start = time.perf_counter()
     if method in CARP_VARIANTS:
-        with tempfile.TemporaryDirectory() as folder:
-            encoders = train_carp(source, config, Path(folder))
+        encoders, _ = train_carp(source, config)
     else:
         encoders = train_yardstick(method, source, config)
     seconds = time.perf_counter() - start
     return {"seconds": round(seconds, 1), **knn_of(encoders, config.global_size, bank, queries)}
-
-
-def knn_of(encoders: dict[str, nn.Module], size: int, bank: ArraySource, queries: ArraySource) -> dict[str, float]:
-    """k-NN (k = 20, τ = 0.07) of every encoder."""
-    assert bank.labels is not None
-    assert queries.labels is not None
-    accuracies = {}
-    for name, encoder in encoders.items():
-        vectors = [extract(encoder, s, size=size, device=CPU, batch_size=512) for s in (bank, queries)]
-        accuracies[name] = knn_accuracy(vectors[0], bank.labels, vectors[1], queries.labels)
-    return accuracies
-
-
-def part(source: ArraySource, first: int, last: int) -> ArraySource:
-    """Images first … last − 1 of a fixed random order."""
-    assert source.labels is not None
-    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(0)).numpy()[first:last]
-    return ArraySource(source.images[order], source.labels[order], source.classes, name=source.name)
-
-
-class Results:
-    """Lines of JSON in a file; a line that is there is not computed again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-    def find(self, **keys: Any) -> dict[str, Any] | None:
-        """The row with these keys."""
-        return next((r for r in self.rows if all(r.get(k) == v for k, v in keys.items())), None)
-
-    def add(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Append a row."""
-        self.rows.append(row)
-        with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(json.dumps(row), flush=True)
-        return row
 
 
 def best_lr(

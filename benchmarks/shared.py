@@ -1,0 +1,68 @@
+"""What the benchmarks that train share: parts of a data set, k-NN of encoders, results that survive an interruption."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import carp
+from carp.config import Config
+from carp.data.source import ArraySource
+from carp.evaluation.knn import knn_accuracy
+from carp.features.extract import extract
+from carp.training.run_log import read_metrics
+
+CPU = torch.device("cpu")
+
+
+def part(source: ArraySource, first: int, last: int) -> ArraySource:
+    """Images first … last − 1 of a fixed random order."""
+    assert source.labels is not None
+    order = torch.randperm(len(source), generator=torch.Generator().manual_seed(0)).numpy()[first:last]
+    return ArraySource(source.images[order], source.labels[order], source.classes, name=source.name)
+
+
+def train_carp(source: ArraySource, config: Config) -> tuple[dict[str, nn.Module], list[dict[str, Any]]]:
+    """Train CARP as a user would; return its encoders by branch, and its metrics."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        recipe = folder / "recipe.yaml"
+        recipe.write_text("")  # nothing but the settings
+        run = carp.train(source, folder / "run", recipe, quiet=True, **config.model_dump())
+        branches = ("student",) if config.siamese else ("student", "teacher")
+        encoders = {branch: carp.load(run.folder, branch).module for branch in branches}  # type: ignore[arg-type]
+        return encoders, read_metrics(run.folder / "metrics.jsonl")
+
+
+def knn_of(encoders: dict[str, nn.Module], size: int, bank: ArraySource, queries: ArraySource) -> dict[str, float]:
+    """k-NN (k = 20, τ = 0.07) of every encoder."""
+    assert bank.labels is not None
+    assert queries.labels is not None
+    accuracies = {}
+    for name, encoder in encoders.items():
+        vectors = [extract(encoder, s, size=size, device=CPU, batch_size=512) for s in (bank, queries)]
+        accuracies[name] = knn_accuracy(vectors[0], bank.labels, vectors[1], queries.labels)
+    return accuracies
+
+
+class Results:
+    """Lines of JSON in a file; a line that is there is not computed again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def find(self, **keys: Any) -> dict[str, Any] | None:
+        """The row with these keys."""
+        return next((r for r in self.rows if all(r.get(k) == v for k, v in keys.items())), None)
+
+    def add(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Append a row."""
+        self.rows.append(row)
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+        return row
