@@ -94,6 +94,7 @@ class Config(BaseModel):
     projector_hidden: int = Field(2048, ge=1)
     embedding: int = Field(256, ge=1)
     embedding_scale: float = Field(1.0, gt=0)
+    embedding_length: float | None = Field(None, gt=0)  # of every embedding; None leaves it free, as in the paper
     num_prototypes: int = Field(65_536, ge=1)
     block_size: int = Field(512, ge=1)
     partition: Literal["random", "fixed"] = "random"

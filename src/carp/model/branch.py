@@ -6,6 +6,7 @@ Shapes: B images, F features, D embedding.
 from typing import cast
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from carp.config import Config
 from carp.model.assigner import Assigner
@@ -26,7 +27,9 @@ class Branch(nn.Module):
             embedding_scale=config.embedding_scale,
         )
         self.assigner = Assigner(config.num_prototypes, config.embedding)
+        self.embedding_length = config.embedding_length
 
     def forward(self, images: Tensor) -> Tensor:
-        """Embed one view of every image: [B, 3, H, W] to [B, D]."""
-        return cast(Tensor, self.projector(self.encoder(images)))
+        """Embed one view of every image: [B, 3, H, W] to [B, D] in float32."""
+        z_BD = cast(Tensor, self.projector(self.encoder(images))).float()
+        return z_BD if self.embedding_length is None else self.embedding_length * F.normalize(z_BD, dim=-1)

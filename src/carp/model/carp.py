@@ -63,4 +63,4 @@ class Carp(nn.Module):
 
 def _embed(branch: Branch, views: Sequence[Tensor]) -> list[Tensor]:
     """Embed one view at a time, so that batch norm sees one view's statistics at a time, as in the paper."""
-    return [branch(view).float() for view in views]
+    return [branch(view) for view in views]
