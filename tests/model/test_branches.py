@@ -49,6 +49,19 @@ class Calls:
         module.register_forward_hook(lambda _module, inputs, _output: self.shapes.append(tuple(inputs[0].shape)))
 
 
+# Embeddings
+
+
+def test_embeddings_are_free_by_default_and_of_one_length_if_asked():
+    (view,) = views(16)
+    free = model().student(view)
+    assert free.norm(dim=-1).std() > 1e-3
+    fixed = model(embedding_length=32.0).student(view)
+    assert torch.allclose(fixed.norm(dim=-1), torch.full((4,), 32.0), rtol=1e-5)
+    cosines = torch.nn.functional.cosine_similarity(free, fixed)
+    assert torch.allclose(cosines, torch.ones(4), rtol=0, atol=1e-5)
+
+
 # Assigner
 
 
