@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from carp.config import (
     FREE_KEYS,
+    GROUPS,
     Config,
     check_block_size,
     differences,
@@ -89,6 +90,26 @@ def test_a_schedule_may_be_written_in_every_usual_way(text: str, expected: tuple
 def test_a_schedule_that_makes_no_sense_is_refused_with_its_value(value: object) -> None:
     with pytest.raises(ConfigError, match="lr"):
         resolve({"lr": value}, num_images=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "form"),
+    [("lr", "one number or [start, end]"), ("global_scale", "[low, high]"), ("blur", "[first global, second")],
+)
+@pytest.mark.parametrize("value", [[1], [1, 1, 1, 1], [], None, {}])
+def test_a_wrong_number_of_numbers_is_told_how_to_write_them(key: str, form: str, value: object) -> None:
+    with pytest.raises(ConfigError) as raised:
+        resolve({key: value}, num_images=1)
+    assert str(raised.value).startswith(f"{key} must be {form}")
+    assert str(raised.value).endswith(f"received {value}.")
+
+
+def test_every_setting_is_described_and_every_group_begins_with_one() -> None:
+    for key, field in Config.model_fields.items():
+        assert field.description, key
+        assert field.description.endswith("."), key
+    assert list(GROUPS) == [key for key in Config.model_fields if key in GROUPS]
+    assert next(iter(GROUPS)) == next(iter(Config.model_fields))
 
 
 def test_auto_is_replaced_by_the_rule_and_given_values_win() -> None:

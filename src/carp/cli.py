@@ -111,12 +111,28 @@ def _demo(
 
 
 @app.command("recipes")
-def _recipes() -> None:
-    """List the recipes that ship with CARP."""
-    from carp.config import list_recipes
+def _recipes(
+    name: Annotated[str | None, typer.Argument(help="Show this recipe's file. Default: list all.")] = None,
+) -> None:
+    """List the recipes that ship with CARP, or show one."""
+    from carp.config import list_recipes, read_recipe, recipe_path
 
-    for name, first_line in list_recipes().items():
-        typer.echo(f"{name:<24} {first_line}")
+    if name is not None:
+        read_recipe(name)  # so that a mistake is told as everywhere
+        typer.echo(recipe_path(name).read_text().rstrip())
+        return
+    for recipe, first_line in list_recipes().items():
+        typer.echo(f"{recipe:<24} {first_line}")
+
+
+@app.command("settings")
+def _settings(
+    key: Annotated[str | None, typer.Argument(help="Show this setting only. Default: show all.")] = None,
+) -> None:
+    """Show the settings: default, what is accepted, meaning."""
+    from carp.commands.settings import describe_settings
+
+    typer.echo(describe_settings(key))
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ depends on the machine, so `carp train` replaces it: `training/micro_batch.py`.)
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -17,9 +18,18 @@ from carp.errors import ConfigError, nearest
 SMALL_IMAGE = 64  # up to this side: a small stem, images held in memory, views rendered a batch at a time
 RECIPES = Path(__file__).parent / "recipes"
 
+
+@dataclass(frozen=True)
+class Form:
+    """How a setting of several numbers is written, in the words of messages."""
+
+    words: str
+
+
 Probability = Annotated[float, Field(ge=0, le=1)]
-PerView = tuple[Probability, Probability, Probability]  # first global, second global, local
+PerView = Annotated[tuple[Probability, Probability, Probability], Form("[first global, second global, local view]")]
 Fraction = Annotated[float, Field(gt=0, le=1)]
+Range = Annotated[tuple[Fraction, Fraction], Form("[low, high]")]
 
 
 def _start_and_end(value: object) -> object:
@@ -28,8 +38,9 @@ def _start_and_end(value: object) -> object:
 
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Schedule = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(_start_and_end)]
-MomentumSchedule = Annotated[tuple[Probability, Probability], BeforeValidator(_start_and_end)]
+_SCHEDULE = Form("one number or [start, end]")
+Schedule = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(_start_and_end), _SCHEDULE]
+MomentumSchedule = Annotated[tuple[Probability, Probability], BeforeValidator(_start_and_end), _SCHEDULE]
 
 
 def _nearest_divisors(num_prototypes: int, block_size: int) -> tuple[int, int]:
@@ -64,71 +75,101 @@ class Config(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
     # Length
-    epochs: int = Field(100, ge=1)
-    batch_size: int = Field(4096, ge=2)
-    micro_batch: int | None = Field(None, ge=2)
-    accumulate: Literal["exact", "fast"] = "exact"
-    seed: int = Field(0, ge=0, lt=2**63)
+    epochs: int = Field(100, ge=1, description="How often every image is seen.")
+    batch_size: int = Field(4096, ge=2, description="Images in one step of the optimiser.")
+    micro_batch: int | None = Field(
+        None, ge=2, description="Images that pass the encoder at once; auto is as many as fit into memory."
+    )
+    accumulate: Literal["exact", "fast"] = Field(
+        "exact",
+        description="How micro-batches add up: exact is the loss of the whole batch, in two passes; fast is the mean "
+        "of their own losses, in one.",
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="Decides every random number of the run.")
 
     # Views
-    global_size: int = Field(224, ge=8)
-    global_scale: tuple[Fraction, Fraction] = (0.2, 1.0)
-    local_views: int = Field(0, ge=0)
-    local_size: int = Field(96, ge=8)
-    local_scale: tuple[Fraction, Fraction] = (0.05, 0.2)
-    flip: Probability = 0.5
-    jitter: Probability = 0.8
-    brightness: Probability = 0.4
-    contrast: Probability = 0.4
-    saturation: Probability = 0.2
-    hue: float = Field(0.1, ge=0, le=0.5)
-    grey: Probability = 0.2
-    blur: PerView = (1.0, 0.1, 0.5)
-    solarise: PerView = (0.0, 0.2, 0.0)
+    global_size: int = Field(
+        224, ge=8, description="Side of the two global views in pixels; also the size at which images are encoded."
+    )
+    global_scale: Range = Field((0.2, 1.0), description="Share of the image's area that a global view shows.")
+    local_views: int = Field(0, ge=0, description="Small views beside the two global ones (multi-crop).")
+    local_size: int = Field(96, ge=8, description="Side of a local view in pixels.")
+    local_scale: Range = Field((0.05, 0.2), description="Share of the image's area that a local view shows.")
+    flip: Probability = Field(0.5, description="Chance that a view is mirrored left to right.")
+    jitter: Probability = Field(0.8, description="Chance that the colours of a view are changed.")
+    brightness: Probability = Field(0.4, description="How much the brightness may change.")
+    contrast: Probability = Field(0.4, description="How much the contrast may change.")
+    saturation: Probability = Field(0.2, description="How much the saturation may change.")
+    hue: float = Field(0.1, ge=0, le=0.5, description="How far the hue may turn; 0.5 is every hue.")
+    grey: Probability = Field(0.2, description="Chance that a view loses its colours.")
+    blur: PerView = Field((1.0, 0.1, 0.5), description="Chance of blur.")
+    solarise: PerView = Field((0.0, 0.2, 0.0), description="Chance that bright pixels are inverted.")
 
     # Model
-    encoder: str = "resnet50"
-    encoder_options: dict[str, Any] = {}
-    stem: Literal["auto", "encoder", "small"] = "auto"
-    stem_stride: int = Field(1, ge=1, le=4)
-    projector_hidden: int = Field(2048, ge=1)
-    embedding: int = Field(256, ge=1)
-    embedding_scale: float = Field(1.0, gt=0)
-    embedding_length: float | None = Field(None, gt=0)  # of every embedding; None leaves it free, as in the paper
-    num_prototypes: int = Field(65_536, ge=1)
-    block_size: int = Field(512, ge=1)
-    partition: Literal["random", "fixed"] = "random"
-    entropy_weight: Schedule = (1.0, 1.0)
-    teacher_momentum: MomentumSchedule = (0.99, 1.0)
+    encoder: str = Field("resnet50", description="Name of a timm model.")
+    encoder_options: dict[str, Any] = Field({}, description="Arguments for timm's create_model.")
+    stem: Literal["auto", "encoder", "small"] = Field(
+        "auto",
+        description="First layers: encoder keeps the encoder's own, small is one 3×3 convolution without pooling "
+        f"(ResNets only), auto is small for ResNets with global_size up to {SMALL_IMAGE}.",
+    )
+    stem_stride: int = Field(
+        1, ge=1, le=4, description="Stride of the small stem; 2 is about four times cheaper than 1."
+    )
+    projector_hidden: int = Field(2048, ge=1, description="Width of the projector's hidden layers.")
+    embedding: int = Field(256, ge=1, description="Dimensions of embeddings and prototypes.")
+    embedding_scale: float = Field(
+        1.0, gt=0, description="Factor on the projector's last layer at the start; small data start faster with 5."
+    )
+    embedding_length: float | None = Field(
+        None, gt=0, description="Length of every embedding vector; null leaves it free, as in the paper."
+    )
+    num_prototypes: int = Field(65_536, ge=1, description="Number of prototypes.")
+    block_size: int = Field(
+        512, ge=1, description="Prototypes in a block; must divide num_prototypes. Equal to it, it is one block (CARL)."
+    )
+    partition: Literal["random", "fixed"] = Field(
+        "random", description="Whether the prototypes are dealt into new blocks at every step."
+    )
+    entropy_weight: Schedule = Field(
+        (1.0, 1.0), description="Weight of kl_to_uniform: more of it spreads images over more prototypes."
+    )
+    teacher_momentum: MomentumSchedule = Field(
+        (0.99, 1.0), description="Share of itself that the teacher keeps at a step; 0 is no teacher."
+    )
 
     # Optimiser
-    optimiser: Literal["lars", "sgd", "adamw"] = "lars"
-    lr: Schedule = (0.6, 0.006)
-    prototype_lr: float = Field(1.0, ge=0)  # pace of the prototypes relative to lr; 0 leaves them as drawn
-    lr_scaling: Literal["linear", "none"] = "linear"
-    warmup_epochs: float = Field(0.0, ge=0)
-    weight_decay: Schedule = (1e-6, 1e-6)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    trust: float = Field(0.001, gt=0)
-    clip_gradient: float | None = Field(None, gt=0)
+    optimiser: Literal["lars", "sgd", "adamw"] = Field("lars", description="What turns gradients into steps.")
+    lr: Schedule = Field((0.6, 0.006), description="Learning rate; see lr_scaling.")
+    prototype_lr: float = Field(1.0, ge=0, description="Pace of the prototypes relative to lr; 0 leaves them as drawn.")
+    lr_scaling: Literal["linear", "none"] = Field(
+        "linear", description="linear multiplies the start of lr by batch_size / 256; none takes it as it is."
+    )
+    warmup_epochs: float = Field(0.0, ge=0, description="Epochs in which lr rises from nearly 0 to its start.")
+    weight_decay: Schedule = Field((1e-6, 1e-6), description="Pull of matrices and filters towards 0.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of lars and sgd.")
+    trust: float = Field(0.001, gt=0, description="Size of a lars step relative to the norm of the weights.")
+    clip_gradient: float | None = Field(None, gt=0, description="Longest gradient; a longer one is cut to this norm.")
 
     # Machine
-    device: str = "auto"
-    precision: Literal["fp32", "bf16"] = "fp32"
-    channels_last: bool = True
-    compile: bool = False
-    workers: int = Field(2, ge=0)
+    device: str = Field("auto", description="cpu, cuda, cuda:1 or mps; auto takes the fastest that is there.")
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 is faster where the processor supports it.")
+    channels_last: bool = Field(True, description="Memory layout of images; true is faster for convolutions.")
+    compile: bool = Field(False, description="Compile the student's encoder: slow start, then maybe faster steps.")
+    workers: int = Field(2, ge=0, description=f"Processes that decode images, for global_size above {SMALL_IMAGE}.")
 
     # Run
-    validation: str | None = None
-    validate_epochs: int = Field(1, ge=1)
-    log_steps: int = Field(10, ge=1)
-    tensorboard: bool = False
-    checkpoint_steps: int = Field(500, ge=1)
-    checkpoint_minutes: float = Field(10.0, gt=0)
-    keep_checkpoints: int = Field(3, ge=2)
-    health_steps: int = Field(50, ge=1)
-    on_collapse: Literal["warn", "stop"] = "warn"
+    validation: str | None = Field(
+        None, description="Labelled images for k-NN while training (--val); labels never train the encoder."
+    )
+    validate_epochs: int = Field(1, ge=1, description="Epochs from one k-NN validation to the next.")
+    log_steps: int = Field(10, ge=1, description="Steps from one line of metrics.jsonl to the next.")
+    tensorboard: bool = Field(False, description="Also write curves for TensorBoard.")
+    checkpoint_steps: int = Field(500, ge=1, description="Steps from one checkpoint to the next, at most.")
+    checkpoint_minutes: float = Field(10.0, gt=0, description="Minutes from one checkpoint to the next, at most.")
+    keep_checkpoints: int = Field(3, ge=2, description="How many checkpoints are kept, the newest ones.")
+    health_steps: int = Field(50, ge=1, description="Steps from one diagnosis to the next.")
+    on_collapse: Literal["warn", "stop"] = Field("warn", description="What happens when the run collapses.")
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
@@ -157,6 +198,16 @@ class Config(BaseModel):
         scale = self.batch_size / 256 if self.lr_scaling == "linear" else 1.0
         return self.lr[0] * scale
 
+
+# The first key of every group, in the order of the class.
+GROUPS = {
+    "epochs": "Length",
+    "global_size": "Views",
+    "encoder": "Model",
+    "optimiser": "Optimiser",
+    "device": "Machine",
+    "validation": "Run",
+}
 
 # Keys that may change between a run and its continuation, because they do not change what is computed.
 FREE_KEYS = frozenset(
@@ -208,10 +259,8 @@ def list_recipes() -> dict[str, str]:
     return {path.stem: path.read_text().splitlines()[0].lstrip("# ") for path in sorted(RECIPES.glob("*.yaml"))}
 
 
-def read_recipe(recipe: str | Path | None) -> dict[str, Any]:
-    """Read a recipe by name or by path of a YAML file; None is the empty recipe (the defaults)."""
-    if recipe is None:
-        return {}
+def recipe_path(recipe: str | Path) -> Path:
+    """The file of a recipe that is given by name or by path."""
     path = Path(recipe)
     if path.suffix not in {".yaml", ".yml"}:
         path = RECIPES / f"{recipe}.yaml"
@@ -221,7 +270,12 @@ def read_recipe(recipe: str | Path | None) -> dict[str, Any]:
                 f"there is no recipe '{recipe}'.{nearest(str(recipe), names)} "
                 f"Recipes: {', '.join(names)}; or give the path of a .yaml file."
             )
-    return read_yaml(path)
+    return path
+
+
+def read_recipe(recipe: str | Path | None) -> dict[str, Any]:
+    """Read a recipe by name or by path of a YAML file; None is the empty recipe (the defaults)."""
+    return {} if recipe is None else read_yaml(recipe_path(recipe))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -276,6 +330,11 @@ def check_keys(values: Mapping[str, Any]) -> None:
         pass  # values that do not fit together may fit once the sizes are known
 
 
+def form_of(key: str) -> str:
+    """How a setting of several numbers is written; empty for all others."""
+    return next((item.words for item in Config.model_fields[key].metadata if isinstance(item, Form)), "")
+
+
 def _describe(error: ValidationError) -> str:
     """One line a problem: the key, the value received, what is accepted, the nearest spelling."""
     problems = []
@@ -286,6 +345,8 @@ def _describe(error: ValidationError) -> str:
             problems.append(f"there is no setting '{key}'.{nearest(key, Config.model_fields)}")
         elif not key:
             problems.append(f"{message}.")
+        elif item["type"] in {"missing", "too_long", "tuple_type"}:  # a wrong number of numbers
+            problems.append(f"{key} must be {form_of(key)}, received {value!r}.")
         else:
             accepted = item.get("ctx", {}).get("expected", "")
             hint = nearest(str(value), str(accepted).replace("'", "").replace(" or ", ", ").split(", "))

@@ -13,7 +13,7 @@ import torch
 import yaml
 
 import carp
-from carp.config import list_recipes, read_yaml, resolve
+from carp.config import Config, list_recipes, parse_overrides, read_recipe, read_yaml, resolve
 from carp.model.branch import Branch
 from tests.commands.conftest import Cli
 from tests.helpers import TINY, steps_of, tiny_images, write_images
@@ -315,12 +315,45 @@ def test_recipes_are_listed_with_their_first_line(cli: Cli) -> None:
         assert re.search(rf"^{re.escape(name)} +{re.escape(line)}$", out, re.MULTILINE)
 
 
+@pytest.mark.parametrize("name", list_recipes())
+def test_a_recipe_is_shown_with_its_comments(cli: Cli, name: str) -> None:
+    code, out, _ = cli("recipes", name)
+    assert code == 0
+    assert out.startswith(f"# {list_recipes()[name]}")
+    assert yaml.safe_load(out) == read_recipe(name)
+
+
+def test_a_misspelt_recipe_or_setting_is_not_shown(cli: Cli) -> None:
+    assert_one_line(cli("recipes", "foldr"), "'foldr'", "Did you mean 'folder'?")
+    assert_one_line(cli("recipes", "mine.yaml"), "mine.yaml", "No such file")
+    assert_one_line(cli("settings", "epoch"), "'epoch'", "Did you mean 'epochs'?")
+
+
+def test_settings_are_shown_with_default_accepted_values_and_meaning(cli: Cli) -> None:
+    code, out, _ = cli("settings")
+    assert code == 0
+    shown = re.findall(r"^  (\w+)=(.*?)   \((.+)\)\n      (.+)$", out, re.MULTILINE)
+    assert [key for key, *_ in shown] == list(Config.model_fields)
+    # What is shown as the default is accepted as a setting and is the default.
+    assert resolve(parse_overrides([f"{key}={value}" for key, value, *_ in shown]), num_images=1) == Config()
+    accepted = {key: words for key, _, words, _ in shown}
+    assert accepted["epochs"] == "auto or whole number >= 1"
+    assert accepted["micro_batch"] == "auto or whole number >= 2 or null"
+    assert accepted["momentum"] == "number >= 0 and < 1"
+    assert accepted["lr"] == "one number or [start, end], each >= 0"
+    assert accepted["optimiser"] == "lars or sgd or adamw"
+    assert accepted["compile"] == "true or false"
+    code, one, _ = cli("settings", "lr")
+    assert code == 0
+    assert one.splitlines() == [f"lr=[0.6, 0.006]   ({accepted['lr']})", "    Learning rate; see lr_scaling."]
+
+
 def test_version(cli: Cli) -> None:
     assert cli("--version") == (0, f"carp {carp.__version__}\n", "")
 
 
 def test_help_of_every_command(cli: Cli) -> None:
-    for command in ("train", "eval", "demo", "recipes"):
+    for command in ("train", "eval", "demo", "recipes", "settings"):
         code, out, _ = cli(command, "--help")
         assert code == 0
         assert "Usage" in out

@@ -1,0 +1,53 @@
+"""`carp settings`: every setting with its default, what it accepts and what it means."""
+
+import json
+from typing import Any
+
+from carp.config import GROUPS, Config, Sizes, form_of
+from carp.errors import ConfigError, nearest
+
+_KINDS = {
+    "boolean": "true or false",
+    "integer": "whole number",
+    "null": "null",
+    "number": "number",
+    "object": "{name: value}",
+    "string": "text",
+}
+_AUTO = {*Sizes.model_fields, "micro_batch"}
+_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+def describe_settings(key: str | None = None) -> str:
+    """One setting, or all in their groups, as text."""
+    if key is not None and key not in Config.model_fields:
+        raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)} `carp settings` lists all.")
+    properties = Config.model_json_schema()["properties"]
+    if key is not None:
+        return "\n".join(_describe(key, properties[key]))
+    lines = ["Defaults; a recipe sets some of them (`carp recipes NAME`), and key=value on the command line wins."]
+    for name, schema in properties.items():
+        if name in GROUPS:
+            lines += ["", GROUPS[name]]
+        lines += [f"  {line}" for line in _describe(name, schema)]
+    return "\n".join(lines)
+
+
+def _describe(key: str, schema: dict[str, Any]) -> list[str]:
+    default = schema["default"]
+    written = default if isinstance(default, str) else json.dumps(default)
+    kinds = ["auto"] * (key in _AUTO) + [_kind(key, part) for part in schema.get("anyOf", [schema])]
+    return [f"{key}={written}   ({' or '.join(kinds)})", f"    {schema['description']}"]
+
+
+def _kind(key: str, schema: dict[str, Any]) -> str:
+    """What is accepted, in words."""
+    if "enum" in schema:
+        return " or ".join(schema["enum"])
+    if "prefixItems" in schema:  # several numbers with the same bounds
+        return f"{form_of(key)}, each {_bounds(schema['prefixItems'][0])}"
+    return f"{_KINDS[schema['type']]} {_bounds(schema)}".rstrip()
+
+
+def _bounds(schema: dict[str, Any]) -> str:
+    return " and ".join(f"{sign} {schema[name]}" for name, sign in _BOUNDS.items() if name in schema)
