@@ -168,8 +168,8 @@ def test_a_block_size_that_does_not_divide_is_refused_with_the_nearest_divisors(
 
 def test_differences_names_every_key_that_changes_what_is_computed() -> None:
     ours, theirs = Config(epochs=3, lr=0.5, workers=7, tensorboard=True), Config(epochs=4)
-    assert differences(ours, theirs) == ["epochs: 4 -> 3", "lr: (0.6, 0.006) -> (0.5, 0.5)"]
-    assert differences(ours, ours) == []
+    assert differences(ours, theirs) == {"epochs": "4 -> 3", "lr": "(0.6, 0.006) -> (0.5, 0.5)"}
+    assert differences(ours, ours) == {}
 
 
 @pytest.mark.parametrize("key", sorted(FREE_KEYS))
@@ -184,7 +184,7 @@ def test_free_keys_make_no_difference(key: str) -> None:
         "on_collapse": "stop",
     }[key]
     assert getattr(Config(), key) != other
-    assert differences(Config(**{key: other}), Config()) == []
+    assert differences(Config(**{key: other}), Config()) == {}
 
 
 def test_a_configuration_cannot_be_changed_in_place() -> None:

@@ -2,12 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from carp._version import __version__
-from carp.errors import CarpError, Interrupted
+from carp.errors import CarpError, ConfigError, Interrupted, nearest
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,6 +19,31 @@ app = typer.Typer(
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.")
 ]
+
+_WITH_SETTINGS = {
+    "ignore_unknown_options": True
+}  # they arrive among the settings, and `_parse` tells how to write them
+
+
+def _parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
+    """Read key=value words; an option that does not exist is told the nearest one, or its spelling as a setting."""
+    from carp.config import Config, parse_overrides
+
+    for place, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        option, _, value = word.partition("=")
+        key = option.lstrip("-").replace("-", "_")
+        if key in Config.model_fields:
+            after = "true" if Config.model_fields[key].annotation is bool else "".join(words[place + 1 : place + 2])
+            setting = f"{key}={value or after or 'VALUE'}"
+            raise ConfigError(f"there is no option '{option}': settings are written key=value, here {setting}.")
+        options = [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
+        raise ConfigError(
+            f"there is no option '{option}'.{nearest(option, options) or nearest(key, Config.model_fields)} "
+            f"Options: {', '.join(options)}; `carp settings` lists the settings."
+        )
+    return parse_overrides(words)
 
 
 def _show_version(wanted: bool) -> None:
@@ -36,8 +61,9 @@ def _root(
     """Take the options that come before a command."""
 
 
-@app.command("train")
+@app.command("train", context_settings=_WITH_SETTINGS)
 def _train(
+    context: typer.Context,
     data: Annotated[str, typer.Argument(help="Folder of images, or embedded:shapes.")],
     settings: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; the same folder continues the run.")] = None,
@@ -52,10 +78,7 @@ def _train(
     ] = False,
 ) -> None:
     """Train an encoder on images without labels. The same command again continues the run."""
-    from carp.config import parse_overrides
-    from carp.errors import ConfigError
-
-    overrides = parse_overrides(settings or [])
+    overrides = _parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
     if val is not None:
         overrides["validation"] = val
     if not dry_run and out is None:
@@ -93,8 +116,9 @@ def _eval(
     typer.echo(f"results: {path}")
 
 
-@app.command("demo")
+@app.command("demo", context_settings=_WITH_SETTINGS)
 def _demo(
+    context: typer.Context,
     out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings that differ from the demo's.")
@@ -102,10 +126,9 @@ def _demo(
 ) -> None:
     """Train on the embedded images for a few minutes, then show what was learned."""
     from carp.commands.demo import demo
-    from carp.config import parse_overrides
     from carp.report.tables import print_accuracies
 
-    result = demo(out=out, **parse_overrides(settings or []))
+    result = demo(out=out, **_parse(context, settings or []))
     print_accuracies("k-NN on the embedded test images (k = 20, τ = 0.07)", list(result.values.items()))
     typer.echo(f"run: {out}   plot: {out / 'plots.png'}   results: {out / 'results' / 'knn.json'}")
 

@@ -222,6 +222,9 @@ FREE_KEYS = frozenset(
     }
 )
 
+# Keys that change no weight but the lines of metrics.jsonl, which must be those of a run never interrupted.
+METRICS_KEYS = frozenset({"log_steps", "health_steps", "validate_epochs"})
+
 
 class Sizes(BaseModel):
     """What the number of images decides, where a recipe says `auto`."""
@@ -300,7 +303,10 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key, sign, text = word.partition("=")
         if not sign or not key:
-            raise ConfigError(f"settings are written key=value, without spaces around '=', received '{word}'.")
+            raise ConfigError(
+                f"settings are written key=value, without spaces around '=', received '{word}'. Only one folder "
+                "of images is taken: to train on several, put them into one."
+            )
         try:
             overrides[key.strip()] = yaml.safe_load(text)
         except yaml.YAMLError as error:
@@ -359,10 +365,10 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, default_flow_style=None)
 
 
-def differences(ours: Config, theirs: Config) -> list[str]:
-    """Lines `key: theirs -> ours` for every key that changes what is computed."""
-    return [
-        f"{key}: {getattr(theirs, key)!r} -> {getattr(ours, key)!r}"
+def differences(ours: Config, theirs: Config) -> dict[str, str]:
+    """`theirs -> ours` for every key that changes what is computed or written."""
+    return {
+        key: f"{getattr(theirs, key)!r} -> {getattr(ours, key)!r}"
         for key in Config.model_fields
         if key not in FREE_KEYS and getattr(ours, key) != getattr(theirs, key)
-    ]
+    }

@@ -16,11 +16,26 @@ def choose_device(name: str) -> torch.device:
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
         device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(_unusable(name)) from error
+    try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"device '{name}' cannot be used here: {reason} Use device=auto.") from error
+        raise ConfigError(_unusable(name, f" ({str(error).splitlines()[0]})")) from error
     return device
+
+
+def _unusable(name: str, reason: str = "") -> str:
+    return (
+        f"device '{name}' cannot be used here{reason}, only {', '.join(_devices())}; a GPU is called 'cuda' (Nvidia, "
+        "AMD) or 'mps' (Apple). device=auto takes the fastest."
+    )
+
+
+def _devices() -> list[str]:
+    """The devices of this machine that torch can use."""
+    gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
+    return [*gpus, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
 
 
 def available_memory(device: torch.device) -> int:

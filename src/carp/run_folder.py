@@ -23,7 +23,7 @@ import torch
 
 from carp._version import __version__
 from carp.checkpoint import Checkpoint, list_checkpoints, load_newest, write_atomic
-from carp.config import Config, differences, read_yaml, resolve, to_yaml
+from carp.config import METRICS_KEYS, Config, differences, read_yaml, resolve, to_yaml
 from carp.data.source import Source
 from carp.errors import CheckpointError
 
@@ -74,15 +74,8 @@ def prepare_run(folder: Path, config: Config, source: Source) -> Run:
     """
     if list_checkpoints(folder / "checkpoints"):
         run = open_run(folder)
-        changed = differences(config, run.config)
-        data = run.info["data"]
-        if data["fingerprint"] != source.fingerprint:
-            changed.append(f"data: {data['images']} images of {data['name']} -> {len(source)} of {source.name}")
-        if changed:
-            raise CheckpointError(
-                f"{folder} belongs to a run with other settings ({'; '.join(changed)}). "
-                "Give another --out, or the same settings to continue it."
-            )
+        _refuse_other_images(folder, run.info["data"], source)  # first: `auto` settings follow from the images
+        _refuse_other_settings(folder, differences(config, run.config))
         return run
     info = {
         "carp": __version__,
@@ -103,6 +96,30 @@ def prepare_run(folder: Path, config: Config, source: Source) -> Run:
     except OSError as error:
         raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
     return Run(folder, config, info)
+
+
+def _refuse_other_settings(folder: Path, changed: dict[str, str]) -> None:
+    if not changed:
+        return
+    told = [key for key in changed if key in METRICS_KEYS]
+    why = f" {' and '.join(told)} must stay, so that metrics.jsonl is that of a run never interrupted." if told else ""
+    raise CheckpointError(
+        f"{folder} belongs to a run with other settings ({'; '.join(f'{k}: {v}' for k, v in changed.items())}). "
+        f"Give another --out, or the same settings to continue it.{why}"
+    )
+
+
+def _refuse_other_images(folder: Path, before: dict[str, Any], source: Source) -> None:
+    if before["fingerprint"] == source.fingerprint:
+        return
+    count = f"{before['images']} before, {len(source)} now"
+    if before["images"] == len(source):
+        count = f"{len(source)} as before, but other names or contents"
+    moved = f" (then {before['name']})" if before["name"] != source.name else ""
+    raise CheckpointError(
+        f"{folder} belongs to a run on other images: {source.name}{moved} has {count}. "
+        "Put the images back as they were to continue, or give another --out to start a new run."
+    )
 
 
 @contextmanager

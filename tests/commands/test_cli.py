@@ -46,8 +46,14 @@ def test_a_misspelt_embedded_set(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_file_in_the_place_of_a_folder(cli: Cli, flat: Path, tmp_path: Path) -> None:
-    result = cli("train", flat / "000.png", "--out", tmp_path / "run")
-    assert_one_line(result, str(flat / "000.png"), "is a file", "folder")
+    for name, words in [
+        ("image.PNG", ["one image", f"the folder that holds the images, e.g. {tmp_path}"]),
+        ("images.zip", ["an archive", "unpack it"]),
+        ("notes.txt", ["not a folder", "give a folder of images"]),
+    ]:
+        (tmp_path / name).write_bytes(b"")
+        result = cli("train", tmp_path / name, "--out", tmp_path / "run")
+        assert_one_line(result, f"{tmp_path / name} is a file, ", *words)
 
 
 def test_an_empty_folder(cli: Cli, tmp_path: Path) -> None:
@@ -114,7 +120,8 @@ def test_a_validation_folder_that_does_not_exist(cli: Cli, flat: Path, recipe: P
         ("epochs=", ["epochs", "received None", "integer"]),
         ("epochs=1.5", ["epochs", "received 1.5"]),
         ("lr=-1", ["lr", "received -1", "greater than or equal to 0"]),
-        ("lr=[0.1,0.2,0.3]", ["lr", "0.3"]),
+        ("lr=[0.1,0.2,0.3]", ["lr must be one number or [start, end], received [0.1, 0.2, 0.3]"]),
+        ("lr=[1]", ["lr must be one number or [start, end], received [1]"]),
         ("lr=.inf", ["lr", "received inf", "finite"]),
         ("optimiser=larz", ["optimiser", "received 'larz'", "'lars'", "Did you mean 'lars'?"]),
         ("teacher_momentum=1.5", ["teacher_momentum", "received 1.5", "less than or equal to 1"]),
@@ -138,6 +145,33 @@ def test_a_setting_that_cannot_be(
 ) -> None:
     assert_one_line(cli("train", flat, "--recipe", recipe, "--out", tmp_path / "run", word), *expected)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--epochs", 3], ["no option '--epochs'", "key=value", "epochs=3."]),
+        (["--epochs=3"], ["no option '--epochs'", "epochs=3."]),
+        (["--batch-size", 3, "epochs=1"], ["no option '--batch-size'", "batch_size=3."]),
+        (["--compile", "--dry-run"], ["no option '--compile'", "compile=true."]),
+        (["--recipy", "folder"], ["no option '--recipy'", "Did you mean '--recipe'?", "--val"]),
+        (["-out", "run"], ["no option '-out'", "Did you mean '--out'?"]),
+        (["--epoch", 3], ["no option '--epoch'", "Did you mean 'epochs'?", "carp settings"]),
+        (["--xyzzy"], ["no option '--xyzzy'", "--recipe", "carp settings"]),
+    ],
+)
+def test_an_option_that_does_not_exist(
+    cli: Cli, flat: Path, recipe: Path, tmp_path: Path, words: list[object], expected: list[str]
+) -> None:
+    for order in ([flat, *words], [*words, flat]):
+        assert_one_line(cli("train", *order, "--recipe", recipe, "--out", tmp_path / "run"), *expected)
+    assert_one_line(cli("demo", *words, "--out", tmp_path / "run"), expected[0])
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_second_folder(cli: Cli, flat: Path, recipe: Path, tmp_path: Path) -> None:
+    result = cli("train", flat, "more", "--recipe", recipe, "--out", tmp_path / "run")
+    assert_one_line(result, "key=value", "received 'more'", "Only one folder")
 
 
 def test_a_bad_setting_is_found_before_the_data_are_looked_at(cli: Cli, recipe: Path, tmp_path: Path) -> None:
@@ -192,7 +226,7 @@ def test_an_encoder_that_cannot_be_built(
 @pytest.mark.parametrize("device", ["gpu", "cuda:99", "cup", "3x"])
 def test_a_device_that_is_not_here(cli: Cli, flat: Path, recipe: Path, tmp_path: Path, device: str) -> None:
     result = cli("train", flat, "--recipe", recipe, "--out", tmp_path / "run", f"device={device}")
-    assert_one_line(result, f"'{device}'", "device=auto")
+    assert_one_line(result, f"'{device}'", "only", "cpu; a GPU is called 'cuda'", "device=auto")
     assert not (tmp_path / "run").exists()
 
 

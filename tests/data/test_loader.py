@@ -298,7 +298,7 @@ def test_a_folder_without_images_a_file_and_nothing_are_errors_that_say_so(tmp_p
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(DataError, match="there are no images below"):
         open_source(tmp_path)
-    with pytest.raises(DataError, match="is a file; give a folder"):
+    with pytest.raises(DataError, match="is a file, not a folder: give a folder"):
         open_source(tmp_path / "notes.txt")
     with pytest.raises(DataError, match="there is no folder"):
         open_source(tmp_path / "absent")

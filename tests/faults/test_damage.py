@@ -12,7 +12,7 @@ import pytest
 
 import carp as carp_package
 from carp import checkpoint
-from carp.config import FREE_KEYS, Config
+from carp.config import FREE_KEYS, METRICS_KEYS, Config
 from carp.errors import CheckpointError
 from tests.faults.conftest import Server, wait_until
 from tests.helpers import assert_same_run, steps_of, tiny_images, write_images, write_recipe
@@ -226,6 +226,7 @@ def test_another_configuration_is_refused_with_the_difference(
     assert "seed: 3 -> 4" in error
     assert "lr: (0.6, 0.006) -> (0.5, 0.5)" in error
     assert "batch_size" not in error
+    assert "metrics" not in error
     assert str(copied_run) in error
     assert snapshot(copied_run) == before
 
@@ -236,9 +237,10 @@ def test_other_images_are_refused_with_the_difference(
     other = write_images(tmp_path / "other", tiny_images(70))
     before = snapshot(copied_run)
     error = one_error(*carp.run("train", other, "--recipe", recipe, "--out", copied_run, "epochs=5"))
-    assert "data: 64 images" in error
-    assert "70" in error
-    assert str(other) in error
+    assert "other images" in error
+    assert f"{other} (then " in error
+    assert "has 64 before, 70 now" in error
+    assert "give another --out" in error
     assert snapshot(copied_run) == before
 
 
@@ -247,7 +249,31 @@ def test_an_image_that_changed_in_the_folder_is_noticed(carp: Server, recipe: Pa
     words = ["train", data, "--recipe", recipe, "--out", tmp_path / "run", "epochs=1"]
     assert carp.run(*words)[0] == 0
     (data / "000.png").rename(data / "renamed.png")
-    assert "data:" in one_error(*carp.run(*words))
+    assert f"{data} has 64 as before, but other names or contents." in one_error(*carp.run(*words))
+
+
+def test_a_removed_image_is_told_with_the_counts_even_where_sizes_follow_from_the_images(
+    carp: Server, recipe: Path, tmp_path: Path
+) -> None:
+    data = write_images(tmp_path / "images", tiny_images(256))
+    words = ["train", data, "--recipe", recipe, "--out", tmp_path / "run", "epochs=1", "num_prototypes=256"]
+    words += ["batch_size=auto"]
+    assert carp.run(*words)[0] == 0
+    (data / "000.png").unlink()
+    error = one_error(*carp.run(*words))
+    assert f"{data} has 256 before, 255 now." in error
+    assert "Put the images back" in error
+    assert "batch_size" not in error
+
+
+@pytest.mark.parametrize("key", sorted(METRICS_KEYS))
+def test_a_setting_of_the_metrics_is_refused_with_the_reason(
+    images: Path, recipe: Path, copied_run: Path, key: str
+) -> None:
+    with pytest.raises(CheckpointError) as raised:
+        carp_package.train(images, copied_run, recipe, quiet=True, epochs=5, **{key: 3})
+    assert f"{key}: " in str(raised.value)
+    assert f"{key} must stay, so that metrics.jsonl is that of a run never interrupted." in str(raised.value)
 
 
 def test_free_keys_may_change(carp: Server, images: Path, recipe: Path, copied_run: Path) -> None:

@@ -22,7 +22,8 @@ def decode(path: Path) -> Pixels:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split())
         raise DataError(
-            f"cannot read the image {path}: {reason}. Remove or replace the file, then run the same command again."
+            f"cannot read the image {path}: {reason}. Remove or replace the file, then run the same command again; a "
+            "run that has a checkpoint needs a new --out then, as its images have changed."
         ) from error
 
 

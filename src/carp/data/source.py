@@ -18,6 +18,7 @@ from carp.data.decode import Pixels, decode, fit_square
 from carp.errors import DataError, nearest
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
+_ARCHIVES = frozenset({".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar"})
 _EMBEDDED = {"shapes": "train", "shapes-test": "test"}
 _PREFIX = "embedded:"
 
@@ -114,11 +115,20 @@ def open_source(data: str | Path | NDArray[np.uint8] | Source) -> Source:
     if path.is_dir():
         return FolderSource(path)
     if path.exists():
-        raise DataError(f"{data} is a file; give a folder of images.")
+        raise DataError(f"{data} is a file, {_remedy(path)}.")
     names = [_PREFIX + name for name in _EMBEDDED]
     raise DataError(
         f"there is no folder {data}.{nearest(str(data), names)} Give a folder of images, or one of {', '.join(names)}."
     )
+
+
+def _remedy(file: Path) -> str:
+    """What to do with a file that was given in the place of a folder."""
+    if file.suffix.lower() in SUFFIXES:
+        return f"one image: give the folder that holds the images, e.g. {file.parent}"
+    if file.suffix.lower() in _ARCHIVES:
+        return "an archive: unpack it and give the folder of the images"
+    return "not a folder: give a folder of images"
 
 
 def hold_in_memory(
