@@ -74,7 +74,7 @@ def _train(
         str | None, typer.Option(help="Labelled folder: k-NN of student and teacher while training.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show configuration, sizes, steps and memory; train nothing.")
+        bool, typer.Option("--dry-run", help="Show settings, steps, memory and time; write nothing.")
     ] = False,
 ) -> None:
     """Train an encoder on images without labels. The same command again continues the run."""
@@ -83,12 +83,15 @@ def _train(
         overrides["validation"] = val
     if not dry_run and out is None:
         raise ConfigError("--out is missing: give the folder for the run, e.g. --out runs/first.")
-    from carp.commands import train as command
-
     if dry_run or out is None:
-        typer.echo(command.dry_run(data, recipe, **overrides))
+        from carp.commands.dry_run import dry_run as plan
+
+        for line in plan(data, recipe, **overrides):
+            typer.echo(line)
         return
-    run = command.train(data, out, recipe, **overrides)
+    from carp.commands.train import train
+
+    run = train(data, out, recipe, **overrides)
     typer.echo(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
     typer.echo(f"next: carp eval knn {run.folder} --data LABELLED_FOLDER   or in Python: carp.load('{run.folder}')")
 

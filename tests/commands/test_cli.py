@@ -79,8 +79,10 @@ def test_a_corrupt_image_among_good_ones(cli: Cli, recipe: Path, tmp_path: Path,
     folder = write_images(tmp_path / "images", tiny_images())
     bad = folder / "031.png"
     bad.write_bytes(bad.read_bytes()[:500])
-    result = cli("train", folder, "--recipe", recipe, "--out", tmp_path / "run", *settings)
-    assert_one_line(result, str(bad), "Remove or replace")
+    code, out, err = cli("train", folder, "--recipe", recipe, "--out", tmp_path / "run", *settings)
+    *before, last = err.splitlines(keepends=True)  # photographs are read while training, after the lines of its start
+    assert len(before) == (2 if settings else 0), err
+    assert_one_line((code, out, last), str(bad), "Remove or replace", "a run that has a checkpoint needs a new --out")
 
 
 def test_a_file_that_is_no_image_at_all(cli: Cli, recipe: Path, tmp_path: Path) -> None:
@@ -178,8 +180,11 @@ def test_a_bad_setting_is_found_before_the_data_are_looked_at(cli: Cli, recipe: 
     assert_one_line(cli("train", "no/such/place", "--recipe", recipe, "--out", tmp_path / "run", "epoch=3"), "'epochs'")
 
 
-def test_a_setting_that_suits_the_images_is_not_refused_by_the_rule_for_other_sizes(cli: Cli, flat: Path) -> None:
+def test_a_setting_that_suits_the_images_is_not_refused_by_the_rule_for_other_sizes(
+    cli: Cli, flat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """64 images get blocks of 16, so 64 prototypes are fine; and 400 epochs, so 30 of warm-up are."""
+    monkeypatch.setattr("carp.commands.dry_run.available_memory", lambda _device: 0)  # do not time it
     code, out, err = cli("train", flat, "--dry-run", "global_size=32", "num_prototypes=64", "warmup_epochs=30")
     assert code == 0, err
     settings = yaml.safe_load(out.split("---")[0])
@@ -309,12 +314,77 @@ def test_dry_run_tells_the_plan_and_creates_nothing(
     assert re.search(r"classes +3\n", plan)
     assert re.search(r"steps +12 \(4 an epoch\)", plan)
     assert float(re.search(r"memory in all +([\d.]+) GiB", plan)[1]) >= 0
+    assert re.search(r"stem +small \(3×3, stride 2, no pooling\), because global_size 32 <= 64; stem=encoder", plan)
+    assert re.search(r"time +about [\d.]+ s \([\d.]+ s a step, measured over 3 steps on cpu\)\n", plan), plan
+    assert "warning" not in plan
 
 
-def test_dry_run_with_the_default_recipe_needs_nothing_but_images(cli: Cli, flat: Path) -> None:
+def test_dry_run_with_the_default_recipe_needs_nothing_but_images(
+    cli: Cli, flat: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carp.training.timing._SECONDS", 0.1)
     code, out, err = cli("train", flat, "--dry-run")
     assert code == 0, err
     assert "memory in all" in out
+    assert re.search(r"stem +the encoder's own, because global_size 160 > 64\n", out)
+    assert re.search(r"warning +images are 32×32 and global_size is 160: consider --recipe small-images", out)
+    assert re.search(r"time +at most .* a step, measured over 1 step of 8 images, scaled to 16, on ", out)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["stem=encoder"], "the encoder's own, as set"),
+        (["stem=small", "stem_stride=1"], "small (3×3, stride 1, no pooling), as set"),
+        (["encoder=convnext_atto", "encoder_options={}"], "the encoder's own, because convnext_atto is not a ResNet"),
+    ],
+)
+def test_dry_run_says_which_stem_and_why(
+    cli: Cli, flat: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: str
+) -> None:
+    monkeypatch.setattr("carp.commands.dry_run.available_memory", lambda _device: 0)
+    code, out, err = cli("train", flat, "--recipe", recipe, "--dry-run", *words)
+    assert code == 0, err
+    assert re.search(rf"stem +{re.escape(expected)}\n", out), out
+
+
+def test_dry_run_does_not_time_what_does_not_fit_into_memory(
+    cli: Cli, flat: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carp.commands.dry_run.available_memory", lambda _device: 2**10)
+    monkeypatch.setattr("carp.commands.dry_run.time_steps", lambda *_: pytest.fail("it was timed"))
+    code, out, err = cli("train", flat, "--recipe", recipe, "--dry-run")
+    assert code == 0, err
+    assert re.search(r"time +not measured: [\d.]+ GiB are needed and 0.00 GiB are free\n", out), out
+
+
+def test_dry_run_names_an_image_that_cannot_be_read_and_still_tells_the_plan(
+    cli: Cli, recipe: Path, tmp_path: Path
+) -> None:
+    folder = write_images(tmp_path / "images", tiny_images())
+    (folder / "000.png").write_bytes(b"")
+    code, out, err = cli("train", folder, "--recipe", recipe, "--dry-run")
+    assert code == 0, err
+    assert re.search(rf"time +not measured: cannot read the image {folder / '000.png'}", out), out
+
+
+def test_training_begins_with_a_line_about_the_run(cli: Cli, flat: Path, recipe: Path, tmp_path: Path) -> None:
+    code, _, err = cli("train", flat, "--recipe", recipe, "--out", tmp_path / "run")
+    assert code == 0, err
+    first = err.splitlines()[0]
+    parameters = sum(p.numel() for p in Branch(resolve({**TINY}, num_images=64)).encoder.parameters())
+    threads = torch.get_num_threads()
+    assert first.startswith(f"64 images, resnet18 ({parameters / 1e6:.3g} M parameters), 4 steps in 1 epoch, cpu with ")
+    assert first.endswith(f"{threads} thread" + ("s" if threads > 1 else ""))
+
+
+def test_training_begins_with_a_warning_when_the_views_do_not_suit_the_images(
+    cli: Cli, recipe: Path, tmp_path: Path
+) -> None:
+    photos = write_images(tmp_path / "photos", tiny_images(16, 128))
+    code, _, err = cli("train", photos, "--recipe", recipe, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert err.startswith("warning: images are 128×128 and global_size is 32: most detail is lost; consider --recipe")
 
 
 def test_words_and_keyword_arguments_make_the_same_configuration(

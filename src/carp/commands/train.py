@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from carp.checkpoint import list_checkpoints
-from carp.config import SMALL_IMAGE, Config, check_keys, read_recipe, resolve, to_yaml
+from carp.config import SMALL_IMAGE, Config, check_keys, read_recipe, resolve
+from carp.data.image_size import advice
 from carp.data.loader import make_loader
 from carp.data.source import Source, hold_in_memory, open_source
 from carp.device import choose_device
@@ -17,11 +18,9 @@ from carp.evaluation.validation import make_validation
 from carp.report.plots import plot_run
 from carp.run_folder import Run, locked, open_run, prepare_run
 from carp.training.display import Display
-from carp.training.estimate import estimate
 from carp.training.loop import Training
 from carp.training.micro_batch import choose_micro_batch
 from carp.training.run_log import read_metrics
-from carp.training.schedules import Schedules
 
 
 def train(
@@ -45,10 +44,12 @@ def train(
         The finished run.
     """
     folder, display = Path(out), Display(quiet=quiet)
-    config, source = _resolve(data, recipe, overrides, folder)
+    config, source = open_data(data, recipe, overrides, folder)
     device = choose_device(config.device)
     with locked(folder):
         prepare_run(folder, config, source)
+        if note := advice(source, config):
+            display.warn(note)
         source = _ready(source, config, display)
         training = Training(config, make_loader(source, config), folder, device, display)
         if training.step == training.schedules.num_steps:
@@ -58,6 +59,7 @@ def train(
             if config.validation is not None:
                 validation = _ready(open_source(config.validation), config, display)
                 validate = make_validation(config, source, validation, device)
+            display.say(_summary(config, len(source), training, device))
             training.run(validate)
         try:
             plot_run(read_metrics(folder / "metrics.jsonl"), config, folder / "plots.png")
@@ -66,40 +68,13 @@ def train(
     return open_run(folder)
 
 
-def dry_run(
-    data: str | Path | NDArray[np.uint8] | Source,
-    recipe: str | Path | None = None,
-    **overrides: Any,
-) -> str:
-    """What `train` would do: the resolved configuration, parameters, steps, and an estimate of memory."""
-    config, source = _resolve(data, recipe, overrides)
-    needs = estimate(config)
-    steps_per_epoch = make_loader(source, config).steps_per_epoch
-    steps = Schedules(config, steps_per_epoch).num_steps
-    lines = [
-        to_yaml(config).rstrip(),
-        "---",
-        f"images                {len(source):,} in {source.name}",
-        f"classes               {len(source.classes) or 'no labels'}",
-        f"steps                 {steps:,} ({steps_per_epoch:,} an epoch)",
-        f"device                {choose_device(config.device)}, {torch.get_num_threads()} threads",
-        f"encoder parameters    {needs.encoder_parameters:,}",
-        f"projector parameters  {needs.projector_parameters:,}",
-        f"prototype parameters  {needs.prototype_parameters:,}",
-        f"memory, weights       {_gigabytes(needs.weights_bytes)} (student, teacher, gradients, optimiser)",
-        f"memory, activations   {_gigabytes(needs.activation_bytes)}",
-        f"memory, head          {_gigabytes(needs.head_bytes)}",
-        f"memory in all         {_gigabytes(needs.total_bytes)} (estimate; lower micro_batch to need less)",
-    ]
-    return "\n".join(lines)
-
-
-def _resolve(
+def open_data(
     data: str | Path | NDArray[np.uint8] | Source,
     recipe: str | Path | None,
     overrides: dict[str, Any],
     folder: Path | None = None,
 ) -> tuple[Config, Source]:
+    """The resolved configuration and the images."""
     values = {**read_recipe(recipe or "folder"), **overrides}
     check_keys(values)  # before a large folder is listed
     source = open_source(data)
@@ -125,5 +100,16 @@ def _ready(source: Source, config: Config, display: Display) -> Source:
         return hold_in_memory(source, config.global_size, progress=counter)
 
 
-def _gigabytes(count: int) -> str:
-    return f"{count / 2**30:.2f} GiB"
+def _summary(config: Config, num_images: int, training: Training, device: torch.device) -> str:
+    """What is about to be trained, in a line."""
+    parameters = sum(p.numel() for p in training.model.student.encoder.parameters())
+    threads = f" with {counted(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else ""
+    return (
+        f"{counted(num_images, 'image')}, {config.encoder} ({parameters / 1e6:.3g} M parameters), "
+        f"{counted(training.schedules.num_steps, 'step')} in {counted(config.epochs, 'epoch')}, {device}{threads}"
+    )
+
+
+def counted(number: int, what: str) -> str:
+    """A number and its noun."""
+    return f"{number:,} {what}{'s' if number != 1 else ''}"

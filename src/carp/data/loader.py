@@ -115,7 +115,7 @@ class PhotoLoader:
                 collate_fn=_stack_or_tell,
                 worker_init_fn=_leave_signals_to_parent,
             )
-        loaded = iter(loader)
+            loaded = iter(loader)
         try:
             for step, epoch, indices in self._order.steps(first_step, last_step):
                 views = next(loaded)

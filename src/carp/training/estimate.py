@@ -1,4 +1,4 @@
-"""What a run will need, before it starts: parameters, steps, memory.
+"""What a run will need, before it starts: parameters and memory.
 
 Activations are counted, not guessed: the student runs on the meta device, which computes shapes only, while every
 tensor that autograd keeps for the backward pass is added up.
@@ -26,6 +26,7 @@ class Estimate:
     weights_bytes: int  # student, teacher, gradients, optimiser state
     activation_bytes: int  # kept for the backward pass of one micro-batch
     head_bytes: int  # what the walk over the partition holds
+    small_stem: bool  # whether the encoder's own stem was replaced
 
     @property
     def total_bytes(self) -> int:
@@ -46,7 +47,8 @@ def estimate(config: Config) -> Estimate:
     if config.precision == "bf16":
         activations //= 2
     whole = config.batch_size if config.accumulate == "exact" else batch
-    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, _head(config, whole))
+    small_stem = isinstance(getattr(branch.encoder, "maxpool", None), nn.Identity)
+    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, _head(config, whole), small_stem)
 
 
 def _head(config: Config, batch: int) -> int:

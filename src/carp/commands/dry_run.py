@@ -1,0 +1,86 @@
+"""`carp train --dry-run`: what would happen, and nothing written."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from carp.commands.train import counted, open_data
+from carp.config import SMALL_IMAGE, Config, to_yaml
+from carp.data.image_size import advice
+from carp.data.loader import make_loader
+from carp.data.source import Source
+from carp.device import available_memory, choose_device
+from carp.errors import CarpError
+from carp.training.estimate import Estimate, estimate
+from carp.training.schedules import Schedules
+from carp.training.timing import in_words, time_steps
+
+
+def dry_run(
+    data: str | Path | NDArray[np.uint8] | Source,
+    recipe: str | Path | None = None,
+    **overrides: Any,
+) -> Iterator[str]:
+    """Lines that tell what `train` would do: configuration, parameters, steps, memory; and time, which is measured."""
+    config, source = open_data(data, recipe, overrides)
+    device, needs = choose_device(config.device), estimate(config)
+    steps_per_epoch = make_loader(source, config).steps_per_epoch
+    steps = Schedules(config, steps_per_epoch).num_steps
+    yield to_yaml(config).rstrip()
+    yield "---"
+    yield f"images                {len(source):,} in {source.name}"
+    yield f"classes               {len(source.classes) or 'no labels'}"
+    yield f"steps                 {steps:,} ({steps_per_epoch:,} an epoch)"
+    yield f"device                {device}, {torch.get_num_threads()} threads"
+    yield f"stem                  {_stem(config, needs)}"
+    yield f"encoder parameters    {needs.encoder_parameters:,}"
+    yield f"projector parameters  {needs.projector_parameters:,}"
+    yield f"prototype parameters  {needs.prototype_parameters:,}"
+    yield f"memory, weights       {_gigabytes(needs.weights_bytes)} (student, teacher, gradients, optimiser)"
+    yield f"memory, activations   {_gigabytes(needs.activation_bytes)}"
+    yield f"memory, head          {_gigabytes(needs.head_bytes)}"
+    yield f"memory in all         {_gigabytes(needs.total_bytes)} (estimate; lower micro_batch to need less)"
+    if note := advice(source, config):
+        yield f"warning               {note}"
+    yield f"time                  {_time(config, source, device, needs, steps)}"
+
+
+def _stem(config: Config, needs: Estimate) -> str:
+    """Which first layers are used, and why."""
+    size = f"global_size {config.global_size}"
+    if needs.small_stem:
+        small = f"small (3×3, stride {config.stem_stride}, no pooling)"
+        if config.stem == "small":
+            return f"{small}, as set"
+        return f"{small}, because {size} <= {SMALL_IMAGE}; stem=encoder keeps the encoder's own, which is cheaper"
+    if config.stem == "encoder":
+        return "the encoder's own, as set"
+    reason = f"{size} > {SMALL_IMAGE}" if config.global_size > SMALL_IMAGE else f"{config.encoder} is not a ResNet"
+    return f"the encoder's own, because {reason}"
+
+
+def _time(config: Config, source: Source, device: torch.device, needs: Estimate, steps: int) -> str:
+    available = available_memory(device)
+    if needs.total_bytes > available:
+        return f"not measured: {_gigabytes(needs.total_bytes)} are needed and {_gigabytes(available)} are free"
+    try:
+        timing = time_steps(config, source, device)
+    except (CarpError, torch.OutOfMemoryError) as error:
+        return f"not measured: {error}"
+    measured = f"measured over {counted(timing.steps, 'step')}"
+    if timing.images < config.batch_size:
+        measured += f" of {timing.images} images, scaled to {config.batch_size:,},"
+    apart = [word for word, is_so in (("compile", config.compile), ("k-NN", config.validation is not None)) if is_so]
+    without = f"; without {' and '.join(apart)}" if apart else ""
+    return (
+        f"{'about' if timing.images == config.batch_size else 'at most'} {in_words(timing.seconds * steps)} "
+        f"({in_words(timing.seconds)} a step, {measured} on {device}{without})"
+    )
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB"

@@ -1,0 +1,51 @@
+"""How large the images are, and whether the views suit them. Looks at a few images, the same ones every time."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from carp.config import SMALL_IMAGE, Config
+from carp.data.source import FolderSource, Source
+from carp.errors import DataError
+
+_LOOKED_AT = 16
+_TOO_SMALL, _TOO_LARGE = 2, 4  # ratios of sides that deserve a word
+
+
+def advice(source: Source, config: Config) -> str | None:
+    """A line when the images are much smaller or much larger than the views, else None."""
+    sizes = sorted(_sizes(source), key=min)
+    if not sizes:
+        return None
+    width, height = sizes[len(sizes) // 2]
+    side, views = min(width, height), config.global_size
+    about = "" if sizes[0] == sizes[-1] else "about "
+    found = f"images are {about}{width}×{height} and global_size is {views}"
+    if views >= _TOO_SMALL * side:
+        fitting = max(8, side)
+        if side > SMALL_IMAGE:
+            return f"{found}: consider global_size={fitting}."
+        return f"{found}: consider --recipe small-images global_size={fitting}."
+    if views <= SMALL_IMAGE and side >= _TOO_LARGE * views:
+        return f"{found}: most detail is lost; consider --recipe folder."
+    return None
+
+
+def _sizes(source: Source) -> list[tuple[int, int]]:
+    """(width, height) of a few images; those that cannot be read are passed over, as training will name them."""
+    found = []
+    for index in np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int)):
+        try:
+            found.append(_size(source, int(index)))
+        except (DataError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            continue
+    return found
+
+
+def _size(source: Source, index: int) -> tuple[int, int]:
+    if isinstance(source, FolderSource):  # the head of the file is enough
+        with Image.open(Path(source.root, source.paths[index])) as image:
+            return image.size
+    height, width, _ = source.read(index).shape
+    return width, height
