@@ -112,7 +112,7 @@ def _eval(
     from carp.commands.evaluate import evaluate
     from carp.report.tables import print_accuracies
 
-    result = evaluate(protocol, run, data, test=test, baselines=baselines, k=k, temperature=temperature)
+    result = evaluate(protocol, run, data, test=test, baselines=baselines, k=k, temperature=temperature, quiet=False)
     path = run / "results" / f"{protocol}.json"
     result.write(path)
     print_accuracies(f"k-NN (k = {k}, τ = {temperature:g})", list(result.values.items()))

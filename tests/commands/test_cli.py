@@ -272,8 +272,40 @@ def test_eval_with_other_classes(cli: Cli, run: Path, labelled: Path, tmp_path: 
     assert_one_line(result, "different classes", "'class-3' is only in", str(other))
 
 
-def test_eval_with_more_neighbours_than_images(cli: Cli, run: Path, labelled: Path) -> None:
-    assert_one_line(cli("eval", "knn", run, "--data", labelled, "--k", 66), "67 images", "66", "Lower k")
+def test_eval_with_more_neighbours_than_images_is_refused_before_anything_is_encoded(
+    cli: Cli, run: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("extract", "raw_pixels"):
+        monkeypatch.setattr(f"carp.commands.evaluate.{name}", lambda *_, **__: pytest.fail("something was encoded"))
+    words = ["eval", "knn", run, "--data", labelled, "--baselines"]
+    assert_one_line(cli(*words, "--k", 66), "k = 66", "67 images", "received 66", "Lower k")
+    assert_one_line(cli(*words, "--k", 67, "--test", labelled), "k = 67", "67 images", "received 66", "Lower k")
+    with pytest.raises(carp.errors.DataError, match=r"k must be at least 1, received 0\."):
+        carp.evaluate("knn", run, labelled, k=0)
+
+
+def test_eval_shows_how_far_it_is_and_python_does_not_unless_asked(
+    cli: Cli,
+    run: Path,
+    labelled: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "run"))
+    monkeypatch.setattr("carp.training.display._SECONDS_BETWEEN_LINES", 0.0)
+    code, _, err = cli("eval", "knn", copy, "--data", labelled, "--baselines", "--k", 5)
+    assert code == 0, err
+    names = ["raw pixels", "untrained encoder", "student", "teacher"]
+    assert err.splitlines() == [f"{name}, {labelled}: 66/66  0:00:00 left" for name in names]
+    carp.evaluate("knn", copy, labelled, k=5)
+    assert capsys.readouterr() == ("", "")
+    carp.evaluate("knn", copy, labelled, k=5, quiet=False)
+    assert "student, " in capsys.readouterr().err
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    assert "66/66" in cli("eval", "knn", copy, "--data", labelled, "--k", 5)[2]
+    carp.evaluate("knn", copy, labelled, k=5)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_eval_with_a_temperature_of_zero(cli: Cli, run: Path, labelled: Path) -> None:

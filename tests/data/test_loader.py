@@ -1,5 +1,7 @@
 """Batches: the same with any number of workers, startable at any step, each image once an epoch; folders of images."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -63,7 +65,11 @@ def assert_same(ours, theirs):
 # Loaders
 
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # three workers on one core
+def test_more_workers_than_cores_are_nobodys_warning(folder, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0}, raising=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(PhotoLoader(folder, photo_config(workers=2)).batches(0, 1))) == 1
 
 
 def test_photographs_come_out_the_same_with_any_number_of_workers(folder):

@@ -13,6 +13,6 @@ TRAIN, TEST = "embedded:shapes", "embedded:shapes-test"
 def demo(*, out: str | Path, **overrides: Any) -> Result:
     """Train with the recipe `demo`, then compare k-NN of raw pixels, untrained encoder, student and teacher."""
     run = train(TRAIN, out, "demo", **overrides)
-    result = evaluate("knn", run.folder, TRAIN, test=TEST, baselines=True)
+    result = evaluate("knn", run.folder, TRAIN, test=TEST, baselines=True, quiet=False)
     result.write(run.folder / "results" / "knn.json")
     return result

@@ -7,11 +7,12 @@ from numpy.typing import NDArray
 
 from carp.data.source import Source, open_source
 from carp.errors import ConfigError, DataError, nearest
-from carp.evaluation.knn import knn_accuracy, knn_leave_one_out
+from carp.evaluation.knn import check_neighbours, knn_accuracy, knn_leave_one_out
 from carp.evaluation.result import Result
 from carp.features.encoder import BranchName, load, untrained
-from carp.features.extract import Features, extract, raw_pixels
+from carp.features.extract import Features, Progress, extract, raw_pixels
 from carp.run_folder import open_run
+from carp.training.display import Display
 
 PROTOCOLS = ("knn",)
 BASELINES = ("raw pixels", "untrained encoder")
@@ -28,6 +29,7 @@ def evaluate(
     k: int = 20,
     temperature: float = 0.07,
     device: str = "auto",
+    quiet: bool = True,
 ) -> Result:
     """Evaluate the encoders of a run.
 
@@ -41,6 +43,7 @@ def evaluate(
         k: Number of neighbours.
         temperature: τ of the vote.
         device: Where to run.
+        quiet: Show no progress.
 
     Returns:
         Top-1 accuracy by name of the features.
@@ -55,16 +58,22 @@ def evaluate(
     bank, queries = _labelled(data), _labelled(test) if test is not None else None
     if queries is not None and queries.classes != bank.classes:
         raise DataError(f"{bank.name} and {queries.name} have different classes: {_first_difference(bank, queries)}.")
+    check_neighbours(k, len(bank), leave_one_out=queries is None)  # before minutes of encoding
+    display = Display(quiet=quiet)
 
     def features(name: str, source: Source) -> Features:
+        with display.counting(f"{name}, {source.name}", len(source)) as progress:
+            return encode(name, source, progress)
+
+    def encode(name: str, source: Source, progress: Progress) -> Features:
         if name == "raw pixels":
-            return raw_pixels(source, size=config.global_size)
+            return raw_pixels(source, size=config.global_size, progress=progress)
         encoder = (
             untrained(config, device=device)
             if name == "untrained encoder"
             else load(run, "student" if name == "student" else "teacher", device=device)
         )
-        return extract(encoder.module, source, size=encoder.size, device=encoder.device)
+        return extract(encoder.module, source, size=encoder.size, device=encoder.device, progress=progress)
 
     values = {}
     for name in (*(BASELINES if baselines else ()), *branches):

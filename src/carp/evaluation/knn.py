@@ -37,6 +37,17 @@ def knn_leave_one_out(
     return _accuracy(features, labels, features, labels, k, temperature, leave_one_out=True)
 
 
+def check_neighbours(k: int, num_images: int, *, leave_one_out: bool) -> None:
+    """Raise unless a bank of so many images has k neighbours for every query."""
+    if k < 1:
+        raise DataError(f"k must be at least 1, received {k}.")
+    if num_images < k + leave_one_out:
+        raise DataError(
+            f"k-NN with k = {k} needs at least {k + leave_one_out} images in the bank, received {num_images}. "
+            "Lower k or add images."
+        )
+
+
 def _accuracy(
     bank: NDArray[np.float32],
     bank_labels: Labels,
@@ -47,7 +58,8 @@ def _accuracy(
     *,
     leave_one_out: bool,
 ) -> float:
-    _check(bank, bank_labels, queries, query_labels, k + leave_one_out, temperature)
+    check_neighbours(k, len(bank), leave_one_out=leave_one_out)
+    _check(bank, bank_labels, queries, query_labels, temperature)
     bank_MF = F.normalize(torch.from_numpy(bank), dim=-1)
     queries_QF = F.normalize(torch.from_numpy(queries), dim=-1)
     labels_M = torch.tensor(bank_labels)
@@ -76,13 +88,8 @@ def _check(
     bank_labels: Labels,
     queries: NDArray[np.float32],
     query_labels: Labels,
-    smallest_bank: int,
     temperature: float,
 ) -> None:
-    if len(bank) < smallest_bank:
-        raise DataError(
-            f"k-NN needs at least {smallest_bank} images in the bank, received {len(bank)}. Lower k or add images."
-        )
     if not len(queries):
         raise DataError("k-NN needs at least one query, received none.")
     if bank.shape[1] != queries.shape[1]:

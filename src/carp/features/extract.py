@@ -18,7 +18,12 @@ from carp.data.loader import normalise
 from carp.data.source import ArraySource, Source
 
 Features = NDArray[np.float32]
+Progress = Callable[[int, int], None]  # called with (done, all)
 _RESIZE = 256 / 224  # photographs: scale the shorter side to 8/7 of the crop, cut the centre
+
+
+def _silent(_done: int, _all: int) -> None:
+    pass
 
 
 @torch.inference_mode()
@@ -29,7 +34,7 @@ def extract(
     size: int,
     device: torch.device,
     batch_size: int = 256,
-    progress: Callable[[int, int], None] = lambda _done, _all: None,
+    progress: Progress = _silent,
 ) -> Features:
     """Pooled features [N, F] of all images of a source, batch norm in evaluation mode."""
     was_training = encoder.training
@@ -45,10 +50,15 @@ def extract(
     return np.concatenate(parts)
 
 
-def raw_pixels(source: Source, *, size: int) -> Features:
+def raw_pixels(source: Source, *, size: int, progress: Progress = _silent) -> Features:
     """The baseline that learns nothing: normalised pixels as features, [N, 3·S·S]."""
-    cpu = torch.device("cpu")
-    return np.concatenate([normalise(x, cpu).flatten(1).numpy() for x in _batches(source, size, 1024)])
+    parts: list[Features] = []
+    done = 0
+    for images in _batches(source, size, 1024):
+        parts.append(normalise(images, torch.device("cpu")).flatten(1).numpy())
+        done += len(images)
+        progress(done, len(source))
+    return np.concatenate(parts)
 
 
 def evaluation_crop(pixels: Pixels, size: int) -> Pixels:
