@@ -38,6 +38,10 @@ class Run:
     config: Config
     info: dict[str, Any]
 
+    def __repr__(self) -> str:
+        images = f"{self.info['data']['images']:,} images of {self.info['data']['name']}"
+        return f"Run('{self.folder}', {self.config.encoder}, {self.config.epochs} epochs, {images})"
+
     @property
     def checkpoints(self) -> Path:
         """Where the checkpoints lie."""

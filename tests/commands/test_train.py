@@ -98,6 +98,11 @@ def test_mistakes_in_embedding_say_what_was_received(run: Path, tmp_path: Path) 
         carp.load(run, "techer")  # type: ignore[arg-type]
 
 
+def test_a_run_and_an_encoder_introduce_themselves_in_a_line(run: Path, labelled: Path) -> None:
+    assert repr(carp.run_folder.open_run(run)) == f"Run('{run}', resnet18, 2 epochs, 66 images of {labelled})"
+    assert repr(carp.load(run, device="cpu")) == "Encoder(ResNet, 16 features, 32 px, cpu)"
+
+
 def test_evaluate_returns_named_shares(run: Path, labelled: Path) -> None:
     result = carp.evaluate("knn", run, labelled, test=labelled, k=1, device="cpu")
     # Every image is its own nearest neighbour.

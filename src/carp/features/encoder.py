@@ -30,6 +30,10 @@ class Encoder:
     def __init__(self, module: nn.Module, *, size: int, device: torch.device) -> None:
         self.module, self.size, self.device = module.eval().to(device), size, device
 
+    def __repr__(self) -> str:
+        features = getattr(self.module, "num_features", "?")
+        return f"Encoder({type(self.module).__name__}, {features} features, {self.size} px, {self.device})"
+
     def embed(self, images: ImageLike | Sequence[ImageLike], *, batch_size: int = 256) -> Features:
         """Pooled features [N, F] as float32.
 

@@ -41,6 +41,7 @@ def _draw_knn(axis: Any, knn: list[dict[str, Any]]) -> None:
     axis.plot(epochs, [100 * m["knn_student"] for m in knn], marker="o", ms=3, label="student (θ)")
     if "knn_teacher" in knn[-1]:
         axis.plot(epochs, [100 * m["knn_teacher"] for m in knn], marker="s", ms=3, label="teacher (ξ)")
+    axis.locator_params(axis="x", integer=True, min_n_ticks=1)  # there is no epoch 2.5
     axis.set(xlabel="epoch", ylabel="k-NN top-1 accuracy, %", title="Student and teacher")
     axis.legend(loc="lower right")
     axis.grid(alpha=0.3)
