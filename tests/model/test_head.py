@@ -139,3 +139,13 @@ def test_identical_views_and_a_single_image():
     same = z.detach()[:1].repeat(2, 1, 1).requires_grad_()
     arguments = (same, w[:1].repeat(2, 1, 1), c, t, partition)
     assert_equal(gradients(carp_loss, arguments), gradients(reference_loss, arguments), 1e-12)
+
+
+def test_one_graph_may_be_gone_through_twice():
+    """The first pass takes the stored gradients away; the second walks again."""
+    z, w, c, t, partition = problem(views=3)
+    total = carp_loss(z, w, c, t, partition, entropy_weight=3.0).total
+    first = torch.autograd.grad(total, (z, c), retain_graph=True)
+    second = torch.autograd.grad(2 * total, (z, c))
+    for once, twice in zip(first, second, strict=True):
+        torch.testing.assert_close(2 * once, twice)

@@ -68,22 +68,37 @@ class _FusedLoss(torch.autograd.Function):
         entropy_weight: float,
         chunk: int | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        walk = _Walk(z_VBD, w_GBD, prototypes_KD, entropy_weight, partition_PN, *ctx.needs_input_grad[:2])
-        if chunk is None:
-            views, device = len(z_VBD) + len(w_GBD), z_VBD.device.type
-            chunk = blocks_per_chunk(views, z_VBD.shape[1], partition_PN.shape[1], device)
-        with torch.autocast(z_VBD.device.type, enabled=False):
-            for rows_pN in torch.split(partition_PN, chunk):
-                walk.visit(rows_pN.flatten(), teacher_KD)
-        ctx.save_for_backward(walk.grad_z, walk.grad_prototypes)
+        tensors = z_VBD, prototypes_KD, w_GBD, teacher_KD, partition_PN
+        ctx.save_for_backward(*tensors)
+        ctx.settings = entropy_weight, chunk, *ctx.needs_input_grad[:2]
+        walk = _Walk(*tensors, *ctx.settings)
+        ctx.gradients = walk.grad_z, walk.grad_prototypes
         consistency, kl = walk.terms()
         ctx.mark_non_differentiable(consistency, kl)
         return consistency + entropy_weight * kl, consistency, kl
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        grads = (None if grad is None else grad * grad_total for grad in ctx.saved_tensors)
-        return (*grads, None, None, None, None, None)
+        # The gradients are handed over, not copied: they are as large as the prototypes. Only who goes through one
+        # graph twice (retain_graph) pays for a second walk.
+        if ctx.gradients is None:
+            walk = _Walk(*ctx.saved_tensors, *ctx.settings)
+            ctx.gradients = walk.grad_z, walk.grad_prototypes
+        gradients, ctx.gradients = ctx.gradients, None
+        return (*(None if g is None else g.mul_(grad_total) for g in gradients), None, None, None, None, None)
+
+
+class _Buffers:
+    """Memory that is allocated once a walk; the first use of a name must be the largest."""
+
+    def __init__(self, like: Tensor) -> None:
+        self._like, self._flat = like, dict[str, Tensor]()
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        size = math.prod(shape)
+        if name not in self._flat:
+            self._flat[name] = self._like.new_empty(size)
+        return self._flat[name][:size].view(shape)
 
 
 class _Walk:
@@ -92,17 +107,20 @@ class _Walk:
     def __init__(
         self,
         z_VBD: Tensor,
-        w_GBD: Tensor,
         prototypes_KD: Tensor,
-        entropy_weight: float,
+        w_GBD: Tensor,
+        teacher_KD: Tensor,
         partition_PN: Tensor,
+        entropy_weight: float,
+        chunk: int | None,
         wants_z: bool,
         wants_prototypes: bool,
     ) -> None:
         (V, B, _), (P, N), G = z_VBD.shape, partition_PN.shape, len(w_GBD)
-        self.B, self.P, self.N = B, P, N
+        self.B, self.P, self.N, self.outcomes = B, P, N, max(2, N)
+        self.z, self.w = z_VBD.flatten(0, 1), w_GBD.flatten(0, 1)
+        self.prototypes_KD, self.teacher_KD = prototypes_KD, teacher_KD
         self.pairs = [(u, v) for u in range(V) for v in range(G) if u != v]
-        self.z, self.w, self.prototypes_KD = z_VBD.flatten(0, 1), w_GBD.flatten(0, 1), prototypes_KD
         self.pair_weight = 2 / (len(self.pairs) * B * P)  # of one pair of views of one image in one block
         self.mean_weight = entropy_weight / ((V + G) * B * P)  # of one assignment in the uniformity term
         self.grad_z = torch.zeros_like(z_VBD) if wants_z else None
@@ -110,18 +128,27 @@ class _Walk:
         self.wants_gradient = wants_z or wants_prototypes
         self.log_agreement = z_VBD.new_zeros(())
         self.kl_of_blocks = z_VBD.new_zeros(())
-        self.log_outcomes = math.log(max(2, N))
+        self.buffers = _Buffers(z_VBD)
+        with torch.no_grad(), torch.autocast(z_VBD.device.type, enabled=False):
+            for rows_pN in torch.split(partition_PN, chunk or blocks_per_chunk(V + G, B, N, z_VBD.device.type)):
+                self._visit(rows_pN.flatten())
 
-    def visit(self, indices: Tensor, teacher_KD: Tensor) -> None:
+    def terms(self) -> tuple[Tensor, Tensor]:
+        """Consistency and kl_to_uniform of the whole partition."""
+        return -self.pair_weight * self.log_agreement, self.kl_of_blocks / self.P
+
+    def _visit(self, indices: Tensor) -> None:
         """Walk over the blocks whose prototypes are `indices`."""
-        own_cD, their_cD = self.prototypes_KD.index_select(0, indices), teacher_KD.index_select(0, indices)
-        s_VBpN = self._logits(self.z, own_cD).softmax(dim=-1)
-        t_GBpN = self._logits(self.w, their_cD).softmax(dim=-1)
+        own_cD, their_cD = (
+            self._gather("own", self.prototypes_KD, indices),
+            self._gather("their", self.teacher_KD, indices),
+        )
+        s_VBpN, t_GBpN = self._assign("s", self.z, own_cD), self._assign("t", self.w, their_cD)
         mean_pN = (s_VBpN.sum(dim=(0, 1)) + t_GBpN.sum(dim=(0, 1))).div_(len(self.z) + len(self.w))
         g_pN = mean_pN.clamp_min(torch.finfo(mean_pN.dtype).tiny).log_()
-        self.kl_of_blocks += (mean_pN * (g_pN + self.log_outcomes)).sum()
+        self.kl_of_blocks += (mean_pN * (g_pN + math.log(self.outcomes))).sum()
 
-        d_EBp1 = torch.stack([torch.linalg.vecdot(s_VBpN[u], t_GBpN[v]) for u, v in self.pairs]).unsqueeze(-1)
+        d_EBp1 = torch.stack([self._inner(s_VBpN[u], t_GBpN[v]) for u, v in self.pairs])
         log_space = float(d_EBp1.min()) < _UNDERFLOW[d_EBp1.dtype]
         if not log_space:
             self.log_agreement += d_EBp1.log().sum()
@@ -134,7 +161,7 @@ class _Walk:
             if self.grad_z is not None:
                 self.grad_z.view_as(self.z).addmm_(grad_a, own_cD)
             if self.grad_prototypes is not None:
-                self.grad_prototypes.index_copy_(0, indices, grad_a.T @ self.z)
+                self.grad_prototypes.index_copy_(0, indices, torch.mm(grad_a.T, self.z, out=own_cD))
 
     def _to_gradient(self, s_VBpN: Tensor, t_GBpN: Tensor | None, d_EBp1: Tensor, g_pN: Tensor) -> None:
         """Turn s into the gradient on the student's logits, s · (κ(pairs − Σ t/d) + λ(g − ⟨s, g⟩)), in place.
@@ -145,13 +172,13 @@ class _Walk:
         share_EBp1 = d_EBp1.reciprocal_().mul_(-self.pair_weight)
         for u, s_BpN in enumerate(s_VBpN):
             own_pairs = [(e, v) for e, (first, v) in enumerate(self.pairs) if first == u]
-            offset_Bp1 = torch.linalg.vecdot(s_BpN, uniform_pN).unsqueeze(-1).neg_()
-            offset_Bp1 += len(own_pairs) * self.pair_weight
-            factor = uniform_pN
+            offset_Bp1 = self._inner(s_BpN, uniform_pN).neg_().add_(len(own_pairs) * self.pair_weight)
+            factor_BpN = self.buffers.take("factor", *s_BpN.shape)
+            torch.add(uniform_pN, offset_Bp1, out=factor_BpN)
             if t_GBpN is not None:
                 for e, v in own_pairs:
-                    factor = torch.addcmul(factor, t_GBpN[v], share_EBp1[e])
-            s_BpN.mul_(factor + offset_Bp1)
+                    factor_BpN.addcmul_(t_GBpN[v], share_EBp1[e])
+            s_BpN.mul_(factor_BpN)
 
     def _agree_in_log_space(self, grad_VBpN: Tensor, a_VBpN: Tensor, b_GBpN: Tensor) -> None:
         """Add log⟨s, t⟩ = lse(a + b) − lse(a) − lse(b), and bring −κr with r = softmax(a + b) into the gradient."""
@@ -161,11 +188,21 @@ class _Walk:
             if self.wants_gradient:
                 grad_VBpN[u].sub_(both_BpN.softmax(dim=-1), alpha=self.pair_weight)
 
-    def _logits(self, x_MD: Tensor, prototypes_cD: Tensor) -> Tensor:
+    def _gather(self, name: str, prototypes_KD: Tensor, indices: Tensor) -> Tensor:
+        out_cD = self.buffers.take(name, len(indices), prototypes_KD.shape[1])
+        return torch.index_select(prototypes_KD, 0, indices, out=out_cD)
+
+    def _assign(self, name: str, x_MD: Tensor, prototypes_cD: Tensor) -> Tensor:
+        """Assignments [views, B, p, N]."""
+        logits = self._logits(x_MD, prototypes_cD, out=self.buffers.take("logits", len(x_MD), len(prototypes_cD)))
+        return torch.softmax(logits, dim=-1, out=self.buffers.take(name, *logits.shape))
+
+    def _logits(self, x_MD: Tensor, prototypes_cD: Tensor, out: Tensor | None = None) -> Tensor:
         """[views, B, p, N]; a block of one prototype gets its implicit zero logit."""
-        blocks = (x_MD @ prototypes_cD.T).view(-1, self.B, len(prototypes_cD) // self.N, self.N)
+        blocks = torch.mm(x_MD, prototypes_cD.T, out=out).view(-1, self.B, len(prototypes_cD) // self.N, self.N)
         return torch.cat([blocks, torch.zeros_like(blocks)], dim=-1) if self.N == 1 else blocks
 
-    def terms(self) -> tuple[Tensor, Tensor]:
-        """Consistency and kl_to_uniform of the whole partition."""
-        return -self.pair_weight * self.log_agreement, self.kl_of_blocks / self.P
+    def _inner(self, x_BpN: Tensor, y_BpN: Tensor) -> Tensor:
+        """⟨x, y⟩ of every block, [B, p, 1]."""
+        product_BpN = torch.mul(x_BpN, y_BpN, out=self.buffers.take("factor", *x_BpN.shape))
+        return product_BpN.sum(dim=-1, keepdim=True)
