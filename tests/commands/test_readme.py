@@ -60,8 +60,8 @@ def test_settings_of_the_commands_are_valid_as_written() -> None:
     inline = [word for word in re.findall(r"`(\w+=[^`]+)`", README) if word != "key=value"]
     assert words
     assert inline
-    for word in (*words, *inline):
-        check_keys(parse_overrides([word]))
+    for text in (*words, *inline):
+        check_keys(parse_overrides(text.split()))
 
 
 def test_every_command_in_the_text_exists(cli: Cli) -> None:
