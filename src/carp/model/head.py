@@ -139,10 +139,8 @@ class _Walk:
 
     def _visit(self, indices: Tensor) -> None:
         """Walk over the blocks whose prototypes are `indices`."""
-        own_cD, their_cD = (
-            self._gather("own", self.prototypes_KD, indices),
-            self._gather("their", self.teacher_KD, indices),
-        )
+        own_cD = self._gather("own", self.prototypes_KD, indices)
+        their_cD = self._gather("their", self.teacher_KD, indices)
         s_VBpN, t_GBpN = self._assign("s", self.z, own_cD), self._assign("t", self.w, their_cD)
         mean_pN = (s_VBpN.sum(dim=(0, 1)) + t_GBpN.sum(dim=(0, 1))).div_(len(self.z) + len(self.w))
         g_pN = mean_pN.clamp_min(torch.finfo(mean_pN.dtype).tiny).log_()
