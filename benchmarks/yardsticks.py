@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10_000, help="training images, chosen at random")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="none: only the sweep")
     parser.add_argument("--sweep", type=float, nargs="*", default=[], help="learning rates to choose from")
     parser.add_argument("--lr", type=float, nargs="*", default=[], help="one a method, instead of the recipe's")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -236,7 +236,8 @@ def run_all(arguments: argparse.Namespace) -> None:
                 results.find(**keys)
                 or results.add({**keys, **measure(method, source, {**settings, "seed": seed}, train, test)})
             )
-        table[method] = rows
+        if rows:
+            table[method] = rows
     report(table, as_json=arguments.json)
 
 

@@ -22,6 +22,14 @@ class DataError(CarpError):
     """A path, an image or a data set that cannot be used."""
 
 
+class UnreadableImageError(DataError):
+    """One image that cannot be read: `place` says which, `reason` why."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"cannot read the image {place}: {reason}.")
+        self.place, self.reason = place, reason
+
+
 class CheckpointError(CarpError):
     """A run folder or a checkpoint that cannot be read, written or continued."""
 

@@ -64,9 +64,9 @@ def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
 
 def test_few_images_of_many_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = folder(tmp_path / "images", *[(32, 32)] * 50)
-    opened: list[str] = []
-    real = Image.open
-    monkeypatch.setattr(Image, "open", lambda path: opened.append(path) or real(path))
+    opened: list[int] = []
+    real = source.fetch
+    monkeypatch.setattr(source, "fetch", lambda index: opened.append(index) or real(index))
     advice(source, Config())
     first, opened[:] = list(opened), []
     advice(source, Config())

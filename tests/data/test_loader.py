@@ -19,7 +19,7 @@ from carp.data.loader import (
     make_loader,
     normalise,
 )
-from carp.data.source import ArraySource, FolderSource, open_source
+from carp.data.source import ArraySource, FolderSource, open_source, read
 from carp.errors import DataError
 
 NUM_IMAGES, BATCH = 14, 4  # three batches an epoch, two images left over
@@ -244,7 +244,7 @@ def test_upper_case_suffixes_are_images_and_other_files_are_not(tmp_path):
         (tmp_path / name).write_text("not an image")
     source = FolderSource(tmp_path)
     assert source.paths == ["A.JPG", "b.JPEG", "c.Png", "d.TIFF"]
-    assert all(source.read(i).shape == (9, 12, 3) for i in range(4))
+    assert all(read(source, i).shape == (9, 12, 3) for i in range(4))
 
 
 def test_hidden_files_and_folders_are_ignored(tmp_path):
@@ -262,13 +262,13 @@ def test_unicode_names_with_spaces_and_quotes_are_read(tmp_path):
     assert sorted(source.paths) == sorted(names)
     assert set(source.classes) == {"größe", "猫", "🐟"}
     for i, path in enumerate(source.paths):
-        assert np.array_equal(source.read(i), pixels[path])
+        assert np.array_equal(read(source, i), pixels[path])
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "LA"])
 def test_every_mode_of_image_is_read_as_rgb(tmp_path, mode):
     save(tmp_path / "image.png", mode=mode)
-    pixels = FolderSource(tmp_path).read(0)
+    pixels = read(FolderSource(tmp_path), 0)
     assert pixels.shape == (9, 12, 3)
     assert pixels.dtype == np.uint8
 
@@ -279,7 +279,7 @@ def test_a_photograph_is_turned_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: show it turned clockwise by a quarter
     Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
-    assert np.array_equal(FolderSource(tmp_path).read(0), np.rot90(pixels, -1))
+    assert np.array_equal(read(FolderSource(tmp_path), 0), np.rot90(pixels, -1))
 
 
 def test_a_folder_of_photographs_trains_batches_with_labels_untouched(tmp_path):

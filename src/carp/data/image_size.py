@@ -1,13 +1,11 @@
 """How large the images are, and whether the views suit them. Looks at a few images, the same ones every time."""
 
-from pathlib import Path
-
 import numpy as np
-from PIL import Image
 
 from carp.config import SMALL_IMAGE, Config
-from carp.data.source import FolderSource, Source
-from carp.errors import DataError
+from carp.data.decode import size_of
+from carp.data.source import Source
+from carp.errors import UnreadableImageError
 
 _LOOKED_AT = 16
 _TOO_SMALL, _TOO_LARGE = 2, 4  # ratios of sides that deserve a word
@@ -35,17 +33,9 @@ def advice(source: Source, config: Config) -> str | None:
 def _sizes(source: Source) -> list[tuple[int, int]]:
     """(width, height) of a few images; those that cannot be read are passed over, as training will name them."""
     found = []
-    for index in np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int)):
+    for index in map(int, np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int))):
         try:
-            found.append(_size(source, int(index)))
-        except (DataError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            found.append(size_of(source.fetch(index), source.place(index)))
+        except UnreadableImageError:
             continue
     return found
-
-
-def _size(source: Source, index: int) -> tuple[int, int]:
-    if isinstance(source, FolderSource):  # the head of the file is enough
-        with Image.open(Path(source.root, source.paths[index])) as image:
-            return image.size
-    height, width, _ = source.read(index).shape
-    return width, height

@@ -23,7 +23,7 @@ from carp.config import SMALL_IMAGE, Config
 from carp.data.batch_views import batch_views
 from carp.data.photo_views import photo_views
 from carp.data.random import Purpose, seed_of
-from carp.data.source import ArraySource, Source
+from carp.data.source import ArraySource, Source, read
 from carp.data.view_parameters import view_kinds
 from carp.errors import DataError
 
@@ -151,7 +151,7 @@ class _Photos(Dataset[list[Tensor] | str]):
     def __getitem__(self, item: tuple[int, int]) -> list[Tensor] | str:
         epoch, index = item
         try:
-            image = self._source.read(index)
+            image = read(self._source, index)
         except DataError as error:
             return str(error)
         return photo_views(image, self._kinds, seed=self._seed, epoch=epoch, index=index)

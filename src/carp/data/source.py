@@ -1,6 +1,6 @@
-"""Where images come from. A source has a length, reads one image by index, and may know labels.
+"""Where images come from. A source has a length, fetches one image by index as it is stored, and may know labels.
 
-This issue of CARP reads folders, embedded sets and NumPy arrays; another source is another class with these members.
+Another kind of data is another class with these members, and a line in `open_source`.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.data import embedded
-from carp.data.decode import Pixels, decode, fit_square
+from carp.data.decode import Pixels, Stored, decode, fit_square, read_file
 from carp.errors import DataError, nearest
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
@@ -44,8 +44,16 @@ class Source(Protocol):
 
     def __len__(self) -> int: ...
 
-    def read(self, index: int) -> Pixels:
-        """RGB bytes [H, W, 3] of one image."""
+    def fetch(self, index: int) -> Stored:
+        """One image as it is stored: the bytes of an encoded file, or RGB bytes [H, W, 3]."""
+
+    def place(self, index: int) -> str:
+        """Where one image lies, in words that a person can follow."""
+
+
+def read(source: Source, index: int) -> Pixels:
+    """RGB bytes [H, W, 3] of one image."""
+    return decode(source.fetch(index), source.place(index))
 
 
 class ArraySource:
@@ -70,10 +78,14 @@ class ArraySource:
     def __len__(self) -> int:
         return len(self.images)
 
-    def read(self, index: int) -> Pixels:
+    def fetch(self, index: int) -> Stored:
         """RGB bytes [H, W, 3] of one image."""
         pixels: Pixels = self.images[index]
         return pixels
+
+    def place(self, index: int) -> str:
+        """The number of the image."""
+        return f"{self.name}[{index}]"
 
 
 class FolderSource:
@@ -98,9 +110,13 @@ class FolderSource:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def read(self, index: int) -> Pixels:
-        """RGB bytes [H, W, 3] of one image."""
-        return decode(self.root / self.paths[index])
+    def fetch(self, index: int) -> Stored:
+        """The bytes of one file."""
+        return read_file(self.root / self.paths[index])
+
+    def place(self, index: int) -> str:
+        """The path of one file."""
+        return str(self.root / self.paths[index])
 
 
 def open_source(data: str | Path | NDArray[np.uint8] | Source) -> Source:
@@ -139,7 +155,7 @@ def hold_in_memory(
         return source
     images = np.empty((len(source), size, size, 3), dtype=np.uint8)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for i, pixels in enumerate(pool.map(source.read, range(len(source)))):
+        for i, pixels in enumerate(pool.map(lambda i: read(source, i), range(len(source)))):
             images[i] = fit_square(pixels, size)
             progress(i + 1, len(source))
     return ArraySource(

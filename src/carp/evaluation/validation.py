@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from carp.config import Config
+from carp.data.decode import Stored
 from carp.data.random import Purpose, key
 from carp.data.source import Source
 from carp.errors import DataError
@@ -69,6 +70,10 @@ class Part:
     def __len__(self) -> int:
         return len(self._indices)
 
-    def read(self, index: int) -> NDArray[np.uint8]:
-        """RGB bytes [H, W, 3] of one image."""
-        return self._source.read(int(self._indices[index]))
+    def fetch(self, index: int) -> Stored:
+        """One image as it is stored."""
+        return self._source.fetch(int(self._indices[index]))
+
+    def place(self, index: int) -> str:
+        """Where one image lies."""
+        return self._source.place(int(self._indices[index]))

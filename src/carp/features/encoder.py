@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 from carp.config import Config
-from carp.data.decode import Pixels, decode
+from carp.data.decode import Pixels, Stored, read_file
 from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, open_source
 from carp.device import choose_device
@@ -65,13 +65,17 @@ class _Images:
     def __len__(self) -> int:
         return len(self._images)
 
-    def read(self, index: int) -> Pixels:
+    def fetch(self, index: int) -> Stored:
         image = self._images[index]
         if isinstance(image, str | Path):
-            return decode(Path(image))
+            return read_file(Path(image))
         if isinstance(image, Image.Image):
             return np.array(image.convert("RGB"))
         return _checked(image)
+
+    def place(self, index: int) -> str:
+        image = self._images[index]
+        return str(image) if isinstance(image, str | Path) else f"number {index}"
 
 
 def load(path: str | Path, branch: BranchName = "teacher", *, device: str = "auto") -> Encoder:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from carp.config import SMALL_IMAGE
 from carp.data.decode import Pixels, fit_square
 from carp.data.loader import normalise
-from carp.data.source import ArraySource, Source
+from carp.data.source import ArraySource, Source, read
 
 Features = NDArray[np.float32]
 Progress = Callable[[int, int], None]  # called with (done, all)
@@ -79,7 +79,7 @@ def _batches(source: Source, size: int, batch_size: int) -> Iterator[Tensor]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for start in range(0, len(source), batch_size):
             indices = range(start, min(start + batch_size, len(source)))
-            crops = pool.map(lambda i: evaluation_crop(source.read(i), size), indices)
+            crops = pool.map(lambda i: evaluation_crop(read(source, i), size), indices)
             yield _to_tensor(np.stack(list(crops)))
 
 

@@ -10,7 +10,7 @@ import torch
 from carp.config import SMALL_IMAGE, Config
 from carp.data.decode import fit_square
 from carp.data.loader import make_loader
-from carp.data.source import ArraySource, Source
+from carp.data.source import ArraySource, Source, read
 from carp.model.carp import Carp
 from carp.training.loop import build_model
 from carp.training.optimiser import build_optimiser
@@ -77,7 +77,7 @@ def _ready(source: Source, config: Config) -> Source:
     if config.global_size > SMALL_IMAGE:
         return source
     indices = np.linspace(0, len(source) - 1, config.batch_size).astype(int)
-    images = np.stack([fit_square(source.read(int(i)), config.global_size) for i in indices])
+    images = np.stack([fit_square(read(source, int(i)), config.global_size) for i in indices])
     return ArraySource(images, fingerprint="a few")
 
 
