@@ -3,8 +3,9 @@
     python -m benchmarks.head            # a table of ratios
     python -m benchmarks.head --json     # the same, and a last line of JSON with the targets
 
-Every contender runs in a process of its own, so that its peak memory is its own; times are the best of several runs.
-`bare products` multiplies the same matrices as the head and does nothing else: the limit of what is possible.
+Every contender has a process of its own, so that its peak memory is its own. The contenders of a case take turns, round
+after round, so that a slow spell of the machine hits all of them; times are the best of the rounds. `bare products`
+multiplies the same matrices as the head, in buffers that it keeps, and does nothing else: the limit of the possible.
 """
 
 import argparse
@@ -94,35 +95,44 @@ def pseudo_code(x: Inputs) -> None:
 
 
 def bare_products(x: Inputs) -> None:
-    """The matrix products of the head in the same order and sizes."""
+    """The matrix products of the head in the same order and sizes, in memory that is allocated once."""
     z, w = x.z.detach().flatten(0, 1), x.w.flatten(0, 1)
     grad_z, grad_prototypes = torch.zeros_like(z), torch.empty_like(x.teacher)
-    views, images = len(x.z) + 2, x.z.shape[1]
-    for rows in torch.split(x.partition, blocks_per_chunk(views, images, BLOCK)):
-        indices = rows.flatten()
-        own = x.prototypes.detach().index_select(0, indices)
-        a = z @ own.T
-        _ = w @ x.teacher.index_select(0, indices).T
-        grad_z.addmm_(a, own)
-        grad_prototypes.index_copy_(0, indices, a.T @ z)
+    chunk = blocks_per_chunk(len(x.z) + 2, x.z.shape[1], BLOCK)
+    own, their, a, b = (z.new_empty(*shape) for shape in _shapes(len(z), len(w), chunk * BLOCK))
+    for rows in torch.split(x.partition, chunk):
+        indices, c = rows.flatten(), rows.numel()
+        torch.index_select(x.prototypes.detach(), 0, indices, out=own[:c])
+        torch.index_select(x.teacher, 0, indices, out=their[:c])
+        logits = torch.mm(z, own[:c].T, out=a.view(-1)[: len(z) * c].view(len(z), c))
+        torch.mm(w, their[:c].T, out=b.view(-1)[: len(w) * c].view(len(w), c))
+        grad_z.addmm_(logits, own[:c])
+        grad_prototypes.index_copy_(0, indices, torch.mm(logits.T, z, out=own[:c]))
+
+
+def _shapes(z: int, w: int, chunk: int) -> tuple[tuple[int, int], ...]:
+    return (chunk, EMBEDDING), (chunk, EMBEDDING), (z, chunk), (w, chunk)
 
 
 RUN: dict[str, Callable[[Inputs], None]] = dict(zip(CONTENDERS, (pseudo_code, ours, bare_products), strict=True))
 
 
-def measure_here(contender: str, case: Case, repeats: int) -> dict[str, float]:
-    """Best time, and the peak of memory beyond inputs and gradients, of this process."""
+def serve(contender: str, case: Case) -> None:
+    """Run once for every line on standard input; answer with the seconds and the peak of memory in megabytes.
+
+    Memory is counted beyond the inputs and the gradients.
+    """
     x = make_inputs(case)
     gradients = 4 * (x.z.numel() + x.prototypes.numel())
     before = _status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    best = float("inf")
-    for _ in range(repeats):
+    print("ready", flush=True)
+    for _ in sys.stdin:
         x.z.grad = x.prototypes.grad = None
         start = time.perf_counter()
         RUN[contender](x)
-        best = min(best, time.perf_counter() - start)
-    return {"seconds": best, "megabytes": max(0.0, _status("VmHWM") - before - gradients) / MEGABYTE}
+        seconds = time.perf_counter() - start
+        print(json.dumps([seconds, max(0.0, _status("VmHWM") - before - gradients) / MEGABYTE]), flush=True)
 
 
 def _status(field: str) -> float:
@@ -130,17 +140,50 @@ def _status(field: str) -> float:
     return 1024 * float(next(line for line in lines if line.startswith(field)).split()[1])
 
 
-def measure(contender: str, case: Case, arguments: argparse.Namespace) -> dict[str, float] | None:
-    """Run a contender in its own process; None when it does not fit into memory."""
-    words = [sys.executable, "-m", "benchmarks.head", "--contender", contender, "--case", *map(str, case)]
-    slow = contender == "pseudo-code" and case.prototypes > 65_536  # up to a minute each
-    repeats = 2 if slow else arguments.repeats
-    words += ["--repeats", str(repeats), "--threads", str(arguments.threads)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return None
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return result
+class Contender:
+    """A contender in its own process; it has no result when the case does not fit into memory."""
+
+    def __init__(self, name: str, case: Case, threads: int) -> None:
+        words = [sys.executable, "-m", "benchmarks.head", "--contender", name, "--case", *map(str, case)]
+        self._process = subprocess.Popen(
+            [*words, "--threads", str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._results: list[tuple[float, float]] = []
+        self._alive = self._answer() == "ready"
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def run(self) -> None:
+        """Take part in a round."""
+        if not self._alive:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        self._alive = bool(answer)
+        if self._alive:
+            self._results.append(tuple(json.loads(answer)))
+
+    def best(self) -> dict[str, float] | None:
+        """Best time and peak memory; ends the process."""
+        self._process.communicate()
+        if not self._alive:
+            return None
+        seconds, megabytes = zip(*self._results, strict=True)
+        return {"seconds": min(seconds), "megabytes": max(megabytes)}
+
+
+def compare(case: Case, rounds: int, threads: int) -> dict[str, dict[str, float] | None]:
+    """All contenders on one case, taking turns; the slow one sits out most rounds of the large cases."""
+    contenders = {name: Contender(name, case, threads) for name in CONTENDERS}
+    for turn in range(rounds):
+        for name, contender in contenders.items():
+            if name != "pseudo-code" or case.prototypes <= 65_536 or turn < 2:  # up to a minute each
+                contender.run()
+    return {name: contender.best() for name, contender in contenders.items()}
 
 
 def main() -> None:
@@ -148,7 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--quick", action="store_true", help="the smallest size only")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--case", type=int, nargs=3, help=argparse.SUPPRESS)
@@ -157,7 +200,7 @@ def main() -> None:
     if arguments.contender:
         limit = int(0.8 * 2**10 * int(Path("/proc/meminfo").read_text().split("MemAvailable:")[1].split()[0]))
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))  # fail here rather than be killed
-        print(json.dumps(measure_here(arguments.contender, Case(*arguments.case), arguments.repeats)))
+        serve(arguments.contender, Case(*arguments.case))
         return
     compare_all(arguments)
 
@@ -167,8 +210,7 @@ def compare_all(arguments: argparse.Namespace) -> None:
     results: dict[Case, dict[str, dict[str, float] | None]] = {}
     print("| size | contender | seconds | × ours | MB beyond inputs and gradients |\n| --- | --- | --- | --- | --- |")
     for case in CASES[:1] if arguments.quick else CASES:
-        found = {name: measure(name, case, arguments) for name in CONTENDERS}
-        results[case] = found
+        found = results[case] = compare(case, arguments.rounds, arguments.threads)
         mine = found["ours"]
         assert mine is not None, "ours did not finish"
         for name, one in found.items():
