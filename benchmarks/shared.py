@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -38,13 +39,14 @@ def train_carp(source: ArraySource, config: Config) -> tuple[dict[str, nn.Module
 
 
 def knn_of(encoders: dict[str, nn.Module], size: int, bank: ArraySource, queries: ArraySource) -> dict[str, float]:
-    """k-NN (k = 20, τ = 0.07) of every encoder."""
+    """k-NN (k = 20, τ = 0.07) of every encoder; 0 where training diverged."""
     assert bank.labels is not None
     assert queries.labels is not None
     accuracies = {}
     for name, encoder in encoders.items():
         vectors = [extract(encoder, s, size=size, device=CPU, batch_size=512) for s in (bank, queries)]
-        accuracies[name] = knn_accuracy(vectors[0], bank.labels, vectors[1], queries.labels)
+        finite = all(np.isfinite(v).all() for v in vectors)
+        accuracies[name] = knn_accuracy(vectors[0], bank.labels, vectors[1], queries.labels) if finite else 0.0
     return accuracies
 
 
