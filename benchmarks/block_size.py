@@ -26,7 +26,7 @@ PAPER = {
     "num_prototypes": PROTOTYPES,
     "embedding": 128,
     "entropy_weight": 1.0,
-    "embedding_scale": 1.0,
+    "embedding_length": None,
     "prototype_lr": 1.0,
     "health_steps": 10,
     "log_steps": 10,

@@ -41,7 +41,8 @@ CARP_VARIANTS: dict[str, dict[str, Any]] = {
     "carp, no teacher": {"teacher_momentum": 0},
     "carp, paper's settings": {
         "entropy_weight": 1.0,
-        "embedding_scale": 1.0,
+        "embedding_length": None,
+        "prototype_lr": 1.0,
         "teacher_momentum": [0.99, 1.0],
         "block_size": 512,
     },
