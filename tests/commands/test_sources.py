@@ -1,11 +1,28 @@
 """Every kind of data through the commands: training, continuing, validation, evaluation."""
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
 import carp
+from carp.config import check_keys, parse_overrides
 from tests.commands.conftest import Cli
 from tests.data.test_tar_shards import write_shards
 from tests.helpers import assert_same_run, tiny_images, write_images, write_recipe
+
+
+DOCS = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+
+
+def test_the_page_on_data_shows_settings_that_exist():
+    lines = "".join(re.findall(r"^```sh\n(.*?)^```$", DOCS, re.MULTILINE | re.DOTALL)).splitlines()
+    commands = [shlex.split(line) for line in lines if line.startswith("carp train")]
+    assert len(commands) >= 8
+    for words in commands:
+        assert "--out" in words, words
+        check_keys(parse_overrides([word for word in words if re.match(r"\w+=", word)]))
 
 
 @pytest.fixture
