@@ -12,7 +12,6 @@ from tests.commands.conftest import Cli
 from tests.data.test_tar_shards import write_shards
 from tests.helpers import assert_same_run, tiny_images, write_images, write_recipe
 
-
 DOCS = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
 
 

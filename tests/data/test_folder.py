@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from carp.config import Config
+from carp.data import folder
 from carp.data.folder import FolderSource
 from carp.data.loader import PhotoLoader
 from carp.data.source import keep_index, open_source, read
@@ -329,12 +330,14 @@ def test_a_copy_for_another_process_is_a_path_and_not_the_arrays(tmp_path):
     assert len(pickle.loads(pickle.dumps(FolderSource(tmp_path / "photos")))) == 2000  # noqa: TID251
 
 
-def test_finding_many_images_is_told_on_the_way(tmp_path):
-    for folder in "ab":
-        (tmp_path / folder).mkdir()
-        for i in range(10_001):
-            os.close(os.open(tmp_path / folder / f"{i}.png", os.O_CREAT))
+def test_finding_many_images_is_told_on_the_way_and_a_part_of_their_sizes_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "_TOLD_EVERY", 500)
+    monkeypatch.setattr(folder, "_SIZES_ASKED", 100)
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        for i in range(300):
+            (tmp_path / name / f"{i}.png").touch()
     told = []
     source = open_source(tmp_path, progress=lambda done, total: told.append((done, total)))
-    assert told == [(10_001, 0), (20_002, 0)]
-    assert len(source.index.arrays["sizes"]) == 10_000
+    assert told == [(600, 0)]
+    assert len(source.index.arrays["sizes"]) == 100

@@ -52,6 +52,7 @@ def test_a_folder_of_images_with_an_archive_beside_them_is_a_folder(tmp_path):
         ("absent", "embedded", "there is no embedded set 'absent'"),
         ("embedded:shape", "auto", r"there is no embedded set 'shape'\. Did you mean 'shapes'"),
         ("tar:absent-{0..3}.tar", "folder", "source is 'folder', but the data are tar:absent"),
+        ("x" * 5000, "auto", "cannot open x.*: File name too long"),
         ("absent-*", "auto", r"cannot tell what absent-\* is"),
     ],
 )

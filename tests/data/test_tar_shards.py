@@ -104,6 +104,21 @@ def test_every_member_lies_where_the_standard_library_says(tmp_path_factory, con
     assert found == [m for m in expected if not m[0].endswith("/")]
 
 
+def test_links_and_folders_have_no_contents_whatever_their_size_says(tmp_path):
+    pixels = tiny_images(1)[0]
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for kind in (tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE):
+            info = tarfile.TarInfo("other.png")
+            info.type, info.linkname, info.size = kind, "image.png", 700
+            archive.addfile(info)
+        info = tarfile.TarInfo("image.png")
+        info.size = len(png(pixels))
+        archive.addfile(info, io.BytesIO(png(pixels)))
+    source = open_source(tmp_path / "a.tar")
+    assert len(source) == 1
+    assert np.array_equal(read(source, 0), pixels)
+
+
 def test_large_sizes_as_pax_and_as_binary_are_read(tmp_path):
     pixels = tiny_images(1)[0]
     content = png(pixels)

@@ -32,6 +32,8 @@ class ListSource(IndexedSource):
     Whether the files exist shows when they are read: a missing one is an image that cannot be read.
     """
 
+    _FROM_INDEX = frozenset({"paths", "labels"})
+
     def __init__(self, file: Path, *, index: Path | None = None, progress: Found = silent) -> None:
         self.file, self.name = file, str(file)
         of = f"list:{os.path.abspath(file)}"  # noqa: PTH100 - links in the path stay as they are
@@ -48,8 +50,6 @@ class ListSource(IndexedSource):
         super()._set(index)
         self.labels: NDArray[np.int64] | None = index.arrays["labels"] if self.classes else None
         self.paths = index.strings("paths")
-
-    _FROM_INDEX = frozenset({"paths", "labels"})
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -20,6 +20,7 @@ _LOWER = np.frombuffer(bytes(range(256)).lower(), dtype=np.uint8).astype(np.uint
 # A million files are listed in a second, but asked for their sizes in five: only so many are asked, evenly spread.
 _SIZES_ASKED = 10_000
 _FRESH = 2_000_000_000  # nanoseconds: a folder that changed so shortly before may change again with the same time
+_TOLD_EVERY = 10_000
 _UNKNOWN = -1
 
 
@@ -57,6 +58,8 @@ class FolderSource(IndexedSource):
     The fingerprint covers all paths, and the sizes of up to 10,000 images: of all, unless there are more.
     """
 
+    _FROM_INDEX = frozenset({"paths", "labels"})
+
     def __init__(self, root: Path, *, index: Path | None = None, progress: Found = silent) -> None:
         self.root, self.name = root, str(root)
         of = f"folder:{os.path.abspath(root)}"  # noqa: PTH100 - links in the path stay as they are
@@ -66,8 +69,6 @@ class FolderSource(IndexedSource):
     def _set(self, index: Index) -> None:
         super()._set(index)
         self.paths = _paths(index)
-
-    _FROM_INDEX = frozenset({"paths", "labels"})
 
     @cached_property
     def labels(self) -> NDArray[np.int64] | None:
@@ -152,7 +153,7 @@ def _scan(root: Path, progress: Found) -> dict[str, _Listed]:
         files.sort()
         found[folder] = _Listed(changed, len(files), pack(files))
         total += len(files)
-        if total - told >= 10_000:
+        if total - told >= _TOLD_EVERY:
             told = total
             progress(total, 0)
     return found

@@ -129,6 +129,7 @@ class Index:
 class IndexedSource:
     """What sources with an index share: a copy for another process is the index and what `_set` makes of it."""
 
+    _FROM_INDEX: frozenset[str] = frozenset()
     index: Index
     fingerprint: str
     classes: tuple[str, ...]
@@ -148,8 +149,6 @@ class IndexedSource:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._set(self.index)
-
-    _FROM_INDEX: frozenset[str] = frozenset()
 
 
 def find_index(folder: Path | None, of: str) -> Index | None:

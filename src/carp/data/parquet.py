@@ -31,20 +31,20 @@ class ParquetSource:
 
     def __init__(self, files: list[Path], *, name: str, progress: Found = silent) -> None:
         self.files, self.name = files, name
-        opened = [_open(file) for file in files]
-        self._column, label_column, names = _columns(files[0], opened[0].schema_arrow)
+        with _open(files[0]) as first:
+            self._column, label_column, names = _columns(files[0], first.schema_arrow)
         counts, places, total_bytes, words, digest = list[int](), list[tuple[int, int]](), 0, list[str](), _sha(names)
-        for number, (file, table) in enumerate(zip(files, opened, strict=True)):
-            _check_schema(file, table.schema_arrow, self._column, label_column)
-            for group in range(table.num_row_groups):
-                about = table.metadata.row_group(group)
-                counts.append(about.num_rows)
-                places.append((number, group))
-                total_bytes += about.total_byte_size
-                digest.update(f"{about.num_rows} {about.total_byte_size}\n".encode())
-            if label_column is not None:
-                words += _words(file, table, label_column)
-            table.close()
+        for number, file in enumerate(files):
+            with _open(file) as table:
+                _check_schema(file, table.schema_arrow, self._column, label_column)
+                for group in range(table.num_row_groups):
+                    about = table.metadata.row_group(group)
+                    counts.append(about.num_rows)
+                    places.append((number, group))
+                    total_bytes += about.total_byte_size
+                    digest.update(f"{about.num_rows} {about.total_byte_size}\n".encode())
+                if label_column is not None:
+                    words += _words(file, table, label_column)
             progress(sum(counts), 0)
         self.groups = np.array(counts, dtype=np.int64)
         self._ends, self._places = np.cumsum(self.groups), np.array(places, dtype=np.int32).reshape(-1, 2)
@@ -164,7 +164,9 @@ def _features(schema: Any) -> dict[str, dict[str, Any]]:
 
 def _holds_images(field: Any) -> bool:
     kind = str(field.type)
-    return kind in {"binary", "large_binary"} or (kind.startswith("struct<") and "bytes: binary" in kind)
+    return kind in {"binary", "large_binary"} or (
+        kind.startswith("struct<") and any(f"bytes: {plain}" in kind for plain in ("binary", "large_binary"))
+    )
 
 
 def _check_schema(file: Path, schema: Any, *columns: str | None) -> None:
@@ -185,7 +187,7 @@ def _words(file: Path, table: Any, column: str) -> list[str]:
 def _labels(words: list[str], names: list[str] | None, count: int) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
     if len(words) != count:
         return None, ()
-    if names is None:
+    if names is None or not all(word.removeprefix("-").isdecimal() for word in words):
         return number_classes(words)
     numbers = np.array(words, dtype=np.int64)
     if numbers.min() < 0 or numbers.max() >= len(names):  # −1 is how a hidden label is written

@@ -128,17 +128,20 @@ def open_source(
         return _open_object(data)
     text = str(data)
     prefix, sign, rest = text.partition(":")
-    if sign and prefix in KINDS and prefix != "auto" and not Path(text).exists():
+    if sign and prefix in KINDS and prefix != "auto" and not os.path.exists(text):  # noqa: PTH110 - also for names that are too long
         if kind not in {"auto", prefix}:
             raise DataError(f"source is '{kind}', but the data are {text}. Set source=auto.")
         kind, text = prefix, rest
-    if kind == "auto":
-        kind = _kind_of(text)
-    if kind == "embedded":
-        return _open_embedded(text)
-    if kind == "torchvision":
-        return open_torchvision(text, root=root, download=download)
-    return _open_path(kind, text, index, progress)
+    try:
+        if kind == "auto":
+            kind = _kind_of(text)
+        if kind == "embedded":
+            return _open_embedded(text)
+        if kind == "torchvision":
+            return open_torchvision(text, root=root, download=download)
+        return _open_path(kind, text, index, progress)
+    except OSError as error:  # a folder that may not be listed, a name that is too long, …
+        raise DataError(f"cannot open {text}: {error.strerror or error}.") from error
 
 
 def _open_object(data: MapStyle | Source) -> Source:

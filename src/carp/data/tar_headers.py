@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 _BLOCK = 512
 _FILES = frozenset(b"0\x007")
+_WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders: a size in their header means nothing
 _END = bytes(_BLOCK)
 _LARGEST_HEADER = 1 << 20  # bytes of a long name or of pax records
 
@@ -53,7 +54,7 @@ def members(file: int) -> Iterator[Member]:
         elif kind == ord("S"):
             raise BrokenTarError(f"it holds a sparse file (at byte {place:,}), which is not supported")
         else:
-            own_size = own_size if size is None else size
+            own_size = 0 if kind in _WITHOUT_DATA else own_size if size is None else size
             if start + own_size > length:
                 raise BrokenTarError(f"it ends at byte {length:,} within the file at byte {place:,}")
             if kind in _FILES:

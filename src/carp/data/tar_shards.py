@@ -26,6 +26,8 @@ class TarSource(IndexedSource):
     open file between two calls, so that threads and processes may share a source.
     """
 
+    _FROM_INDEX = frozenset({"labels", "groups", "_names", "_shard_of", "_start", "_size"})
+
     def __init__(self, shards: list[Path], *, name: str, index: Path | None = None, progress: Found = silent) -> None:
         self.shards, self.name = shards, name
         of = "tar:" + "\0".join(os.path.abspath(shard) for shard in shards)  # noqa: PTH100 - links stay as they are
@@ -40,8 +42,6 @@ class TarSource(IndexedSource):
         self.groups: NDArray[np.int64] = index.arrays["groups"]
         self._names, self._shard_of = index.strings("names"), index.arrays["shard_of"]
         self._start, self._size = index.arrays["start"], index.arrays["size"]
-
-    _FROM_INDEX = frozenset({"labels", "groups", "_names", "_shard_of", "_start", "_size"})
 
     def __len__(self) -> int:
         return len(self._start)

@@ -78,9 +78,12 @@ class Display:
 
 class _BarCounter:
     def __init__(self, bar: Progress, what: str, total: int | None) -> None:
-        self._bar, self._task = bar, bar.add_task(what, total=total, rate="")
+        self._bar, self._what, self._total = bar, what, total
+        self._task = None if total is None else bar.add_task(what, total=total, rate="")
 
     def __call__(self, done: int, _total: int) -> None:
+        if self._task is None:  # what may be over at once shows when there is something to tell
+            self._task = self._bar.add_task(self._what, total=self._total, rate="")
         self._bar.update(self._task, completed=done)
 
 
