@@ -213,8 +213,8 @@ def photos(tmp_path):
 def settle(root):
     """As if nothing had changed in the last minute."""
     then = time.time() - 60
-    for folder, _, _ in os.walk(root):
-        os.utime(folder, (then, then))
+    for place, _, _ in os.walk(root):
+        os.utime(place, (then, then))
 
 
 def kept(root, index):
