@@ -117,7 +117,9 @@ def test_auto_is_replaced_by_the_rule_and_given_values_win() -> None:
     config, sizes = resolve(auto, num_images=5000), sizes_for(5000)
     assert {key: getattr(config, key) for key in auto} == sizes.model_dump()
     assert resolve({**auto, "epochs": 3}, num_images=5000).epochs == 3
-    assert "auto" not in to_yaml(config).replace("device: auto", "").replace("stem: auto", "")
+    assert "auto" not in to_yaml(config).replace("device: auto", "").replace("stem: auto", "").replace(
+        "source: auto", ""
+    )
 
 
 def test_auto_where_there_is_no_rule_is_refused() -> None:
@@ -175,6 +177,9 @@ def test_differences_names_every_key_that_changes_what_is_computed() -> None:
 @pytest.mark.parametrize("key", sorted(FREE_KEYS))
 def test_free_keys_make_no_difference(key: str) -> None:
     other = {
+        "source": "folder",
+        "root": "elsewhere",
+        "download": True,
         "device": "cpu",
         "workers": 5,
         "tensorboard": True,

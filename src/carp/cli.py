@@ -64,14 +64,20 @@ def _root(
 @app.command("train", context_settings=_WITH_SETTINGS)
 def _train(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="Folder of images, or embedded:shapes.")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of images, list of paths (.txt, .csv), tar shards, Parquet files, torchvision:NAME or "
+            "embedded:shapes."
+        ),
+    ],
     settings: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; the same folder continues the run.")] = None,
     recipe: Annotated[
         str | None, typer.Option(help="Recipe name (`carp recipes`) or YAML file. Default: folder.")
     ] = None,
     val: Annotated[
-        str | None, typer.Option(help="Labelled folder: k-NN of student and teacher while training.")
+        str | None, typer.Option(help="Labelled images: k-NN of student and teacher while training.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show settings, steps, memory and time; write nothing.")

@@ -87,6 +87,19 @@ class Config(BaseModel):
     )
     seed: int = Field(0, ge=0, lt=2**63, description="Decides every random number of the run.")
 
+    # Data
+    source: Literal["auto", "folder", "list", "tar", "parquet", "torchvision", "embedded"] = Field(
+        "auto", description="What the images are given as; auto looks at the path. docs/data.md has an example of each."
+    )
+    root: str | None = Field(None, description="Folder of torchvision's data sets, for torchvision:NAME.")
+    download: bool = Field(False, description="Whether torchvision may fetch a data set that is not in root.")
+    shuffle_buffer: int = Field(
+        10_000,
+        ge=1,
+        description="Images that are mixed at a time when they come from tar shards or Parquet files: shards are drawn "
+        "in random order, and as many as hold so many images are shuffled together.",
+    )
+
     # Views
     global_size: int = Field(
         224, ge=8, description="Side of the two global views in pixels; also the size at which images are encoded."
@@ -202,6 +215,7 @@ class Config(BaseModel):
 # The first key of every group, in the order of the class.
 GROUPS = {
     "epochs": "Length",
+    "source": "Data",
     "global_size": "Views",
     "encoder": "Model",
     "optimiser": "Optimiser",
@@ -212,6 +226,9 @@ GROUPS = {
 # Keys that may change between a run and its continuation, because they do not change what is computed.
 FREE_KEYS = frozenset(
     {
+        "source",
+        "root",
+        "download",
         "device",
         "workers",
         "tensorboard",

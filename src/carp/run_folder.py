@@ -4,6 +4,7 @@ config.yaml      the resolved configuration
 run.json         command, versions, seed, git state, data
 metrics.jsonl    one line a measurement
 checkpoints/     the newest few
+index/           where the images are (made again when it is missing)
 plots.png        at the end
 """
 

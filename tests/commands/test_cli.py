@@ -49,7 +49,7 @@ def test_a_file_in_the_place_of_a_folder(cli: Cli, flat: Path, tmp_path: Path) -
     for name, words in [
         ("image.PNG", ["one image", f"the folder that holds the images, e.g. {tmp_path}"]),
         ("images.zip", ["an archive", "unpack it"]),
-        ("notes.txt", ["not a folder", "give a folder of images"]),
+        ("notes.odt", ["not a folder", "give a folder of images"]),
     ]:
         (tmp_path / name).write_bytes(b"")
         result = cli("train", tmp_path / name, "--out", tmp_path / "run")

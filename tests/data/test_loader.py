@@ -1,25 +1,22 @@
-"""Batches: the same with any number of workers, startable at any step, each image once an epoch; folders of images."""
+"""Batches: the same with any number of workers, startable at any step, each image once an epoch."""
 
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
 from carp.config import Config
 from carp.data.loader import (
     IMAGENET_MEAN,
     IMAGENET_STD,
-    Order,
     PhotoLoader,
     SmallImageLoader,
     make_loader,
     normalise,
 )
-from carp.data.source import ArraySource, FolderSource, open_source, read
+from carp.data.source import ArraySource, FolderSource
 from carp.errors import DataError
 
 NUM_IMAGES, BATCH = 14, 4  # three batches an epoch, two images left over
@@ -28,13 +25,6 @@ STEPS_PER_EPOCH = 3
 
 def pictures(count=NUM_IMAGES, height=40, width=56):
     return np.random.default_rng(0).integers(0, 256, (count, height, width, 3), dtype=np.uint8)
-
-
-def save(path, seed=0, mode="RGB"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (9, 12, 3), dtype=np.uint8)
-    Image.fromarray(pixels).convert(mode).save(path)
-    return pixels
 
 
 def photo_config(**settings_):
@@ -138,27 +128,6 @@ def test_the_views_of_an_image_change_from_epoch_to_epoch():
     assert all(not torch.allclose(x, y) for x, y in zip(a, b, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    num_images=st.integers(2, 200), batch=st.integers(2, 50), epoch=st.integers(0, 10**6), seed=st.integers(0, 2**62)
-)
-def test_an_order_is_whole_batches_of_different_images(num_images, batch, epoch, seed):
-    if num_images < batch:
-        with pytest.raises(DataError, match=f"batch_size is {batch} but there are only {num_images} images"):
-            Order(num_images, batch, seed)
-        return
-    order = Order(num_images, batch, seed).of_epoch(epoch)
-    assert order.shape == (num_images // batch, batch)
-    assert len(np.unique(order)) == order.size
-    assert order.min() >= 0
-    assert order.max() < num_images
-
-
-def test_images_left_over_by_one_epoch_are_used_by_others():
-    order = Order(NUM_IMAGES, BATCH, 0)
-    assert {int(i) for epoch in range(20) for i in order.of_epoch(epoch).flatten()} == set(range(NUM_IMAGES))
-
-
 @pytest.mark.parametrize(
     "make",
     [lambda c: SmallImageLoader(ArraySource(pictures(3)), c), lambda c: PhotoLoader(ArraySource(pictures(3)), c)],
@@ -191,120 +160,3 @@ def test_normalising_leaves_the_batch_as_it_was():
     before = images.clone()
     normalise(images, torch.device("cpu"))
     assert torch.equal(images, before)
-
-
-# Folders
-
-
-def test_a_flat_folder_has_images_in_the_order_of_their_names_and_no_labels(tmp_path):
-    for i, name in enumerate(["b.png", "a.jpg", "c.webp"]):
-        save(tmp_path / name, seed=i)
-    source = FolderSource(tmp_path)
-    assert source.paths == ["a.jpg", "b.png", "c.webp"]
-    assert source.labels is None
-    assert source.classes == ()
-    assert len(source) == 3
-
-
-def test_sub_folders_are_classes_in_the_order_of_their_names(tmp_path):
-    for name in ["dog/1.png", "cat/1.png", "cat/2.png", "emu/1.png"]:
-        save(tmp_path / name)
-    source = FolderSource(tmp_path)
-    assert source.classes == ("cat", "dog", "emu")
-    assert source.paths == ["cat/1.png", "cat/2.png", "dog/1.png", "emu/1.png"]
-    assert source.labels.tolist() == [0, 0, 1, 2]
-
-
-def test_images_deeper_down_belong_to_the_class_of_the_top_folder(tmp_path):
-    for name in ["cat/2021/may/1.png", "cat/2.png", "dog/deep/1.png"]:
-        save(tmp_path / name)
-    source = FolderSource(tmp_path)
-    assert source.classes == ("cat", "dog")
-    assert dict(zip(source.paths, source.labels.tolist(), strict=True)) == {
-        "cat/2.png": 0,
-        "cat/2021/may/1.png": 0,
-        "dog/deep/1.png": 1,
-    }
-
-
-@pytest.mark.parametrize("names", [["only/1.png", "only/2.png"], ["cat/1.png", "dog/1.png", "stray.png"]])
-def test_one_sub_folder_or_a_stray_image_means_no_labels(tmp_path, names):
-    for name in names:
-        save(tmp_path / name)
-    source = FolderSource(tmp_path)
-    assert len(source) == len(names)
-    assert source.labels is None
-    assert source.classes == ()
-
-
-def test_upper_case_suffixes_are_images_and_other_files_are_not(tmp_path):
-    for name in ["A.JPG", "b.JPEG", "c.Png", "d.TIFF"]:
-        save(tmp_path / name)
-    for name in ["notes.txt", "labels.csv", "png", "archive.png.zip"]:
-        (tmp_path / name).write_text("not an image")
-    source = FolderSource(tmp_path)
-    assert source.paths == ["A.JPG", "b.JPEG", "c.Png", "d.TIFF"]
-    assert all(read(source, i).shape == (9, 12, 3) for i in range(4))
-
-
-def test_hidden_files_and_folders_are_ignored(tmp_path):
-    for name in ["cat/1.png", "dog/1.png", ".thumbnails/1.png", "cat/._1.png", ".hidden.png"]:
-        save(tmp_path / name)
-    source = FolderSource(tmp_path)
-    assert source.paths == ["cat/1.png", "dog/1.png"]
-    assert source.classes == ("cat", "dog")
-
-
-def test_unicode_names_with_spaces_and_quotes_are_read(tmp_path):
-    names = ["größe/écran d'été.png", "猫/写真 1.png", '🐟/ein "fisch".png']
-    pixels = {name: save(tmp_path / name, seed=i) for i, name in enumerate(names)}
-    source = FolderSource(tmp_path)
-    assert sorted(source.paths) == sorted(names)
-    assert set(source.classes) == {"größe", "猫", "🐟"}
-    for i, path in enumerate(source.paths):
-        assert np.array_equal(read(source, i), pixels[path])
-
-
-@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "LA"])
-def test_every_mode_of_image_is_read_as_rgb(tmp_path, mode):
-    save(tmp_path / "image.png", mode=mode)
-    pixels = read(FolderSource(tmp_path), 0)
-    assert pixels.shape == (9, 12, 3)
-    assert pixels.dtype == np.uint8
-
-
-def test_a_photograph_is_turned_upright(tmp_path):
-    pixels = np.zeros((8, 16, 3), dtype=np.uint8)
-    pixels[:, :8] = 255
-    exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: show it turned clockwise by a quarter
-    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
-    assert np.array_equal(read(FolderSource(tmp_path), 0), np.rot90(pixels, -1))
-
-
-def test_a_folder_of_photographs_trains_batches_with_labels_untouched(tmp_path):
-    for i in range(6):
-        save(tmp_path / ("cat" if i < 2 else "dog") / f"{i}.png", seed=i)
-    source = open_source(tmp_path)
-    assert source.labels.tolist() == [0, 0, 1, 1, 1, 1]
-    (batch,) = PhotoLoader(source, photo_config(workers=0)).batches(0, 1)
-    assert len(batch.indices) == BATCH
-
-
-def test_the_fingerprint_changes_with_the_images_and_not_with_the_place(tmp_path):
-    for place in ("one", "two"):
-        save(tmp_path / place / "a.png")
-    one, two = FolderSource(tmp_path / "one").fingerprint, FolderSource(tmp_path / "two").fingerprint
-    save(tmp_path / "two" / "b.png")
-    assert one == two
-    assert FolderSource(tmp_path / "two").fingerprint != two
-
-
-def test_a_folder_without_images_a_file_and_nothing_are_errors_that_say_so(tmp_path):
-    (tmp_path / "notes.txt").write_text("")
-    with pytest.raises(DataError, match="there are no images below"):
-        open_source(tmp_path)
-    with pytest.raises(DataError, match="is a file, not a folder: give a folder"):
-        open_source(tmp_path / "notes.txt")
-    with pytest.raises(DataError, match="there is no folder"):
-        open_source(tmp_path / "absent")

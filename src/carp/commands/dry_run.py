@@ -4,29 +4,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from carp.commands.train import counted, open_data
 from carp.config import SMALL_IMAGE, Config, to_yaml
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
-from carp.data.source import Source
+from carp.data.source import Openable, Source
 from carp.device import available_memory, choose_device
 from carp.errors import CarpError
+from carp.training.display import Display
 from carp.training.estimate import Estimate, estimate
 from carp.training.schedules import Schedules
 from carp.training.timing import in_words, time_steps
 
 
 def dry_run(
-    data: str | Path | NDArray[np.uint8] | Source,
+    data: Openable,
     recipe: str | Path | None = None,
     **overrides: Any,
 ) -> Iterator[str]:
     """Lines that tell what `train` would do: configuration, parameters, steps, memory; and time, which is measured."""
-    config, source = open_data(data, recipe, overrides)
+    config, source = open_data(data, recipe, overrides, display=Display())
     device, needs = choose_device(config.device), estimate(config)
     steps_per_epoch = make_loader(source, config).steps_per_epoch
     steps = Schedules(config, steps_per_epoch).num_steps

@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.data.source import Source, open_source
+from carp.commands.train import open_more
+from carp.config import Config
+from carp.data.source import Openable, Source
 from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.knn import check_neighbours, knn_accuracy, knn_leave_one_out
 from carp.evaluation.result import Result
@@ -21,9 +23,9 @@ BASELINES = ("raw pixels", "untrained encoder")
 def evaluate(
     protocol: str,
     run: str | Path,
-    data: str | Path | Source,
+    data: Openable,
     *,
-    test: str | Path | Source | None = None,
+    test: Openable | None = None,
     branches: tuple[BranchName, ...] = ("student", "teacher"),
     baselines: bool = False,
     k: int = 20,
@@ -55,11 +57,12 @@ def evaluate(
     if temperature <= 0:
         raise ConfigError(f"temperature must be greater than 0, received {temperature}.")
     config = open_run(run).config
-    bank, queries = _labelled(data), _labelled(test) if test is not None else None
+    display = Display(quiet=quiet)
+    bank = _labelled(data, config, Path(run), display)
+    queries = _labelled(test, config, Path(run), display) if test is not None else None
     if queries is not None and queries.classes != bank.classes:
         raise DataError(f"{bank.name} and {queries.name} have different classes: {_first_difference(bank, queries)}.")
     check_neighbours(k, len(bank), leave_one_out=queries is None)  # before minutes of encoding
-    display = Display(quiet=quiet)
 
     def features(name: str, source: Source) -> Features:
         with display.counting(f"{name}, {source.name}", len(source)) as progress:
@@ -94,8 +97,8 @@ def evaluate(
     return Result(protocol, values, settings)
 
 
-def _labelled(data: str | Path | Source) -> Source:
-    source = open_source(data)
+def _labelled(data: Openable, config: Config, run: Path, display: Display) -> Source:
+    source = open_more(data, config, run, display)
     if source.labels is None:
         raise DataError(f"{source.name} has no labels: put its images into one sub-folder per class.")
     return source

@@ -3,15 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from carp.checkpoint import list_checkpoints
 from carp.config import SMALL_IMAGE, Config, check_keys, read_recipe, resolve
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
-from carp.data.source import Source, hold_in_memory, open_source
+from carp.data.source import Openable, Source, hold_in_memory, keep_index, open_source
 from carp.device import choose_device
 from carp.errors import MissingExtraError
 from carp.evaluation.validation import make_validation
@@ -22,9 +20,11 @@ from carp.training.loop import Training
 from carp.training.micro_batch import choose_micro_batch
 from carp.training.run_log import read_metrics
 
+INDEX = "index"  # in the run folder: what is known of the images, so that they need not be found again
+
 
 def train(
-    data: str | Path | NDArray[np.uint8] | Source,
+    data: Openable,
     out: str | Path,
     recipe: str | Path | None = None,
     *,
@@ -34,7 +34,8 @@ def train(
     """Train an encoder, or continue the run in `out` where it was.
 
     Args:
-        data: A folder of images, `embedded:shapes`, an image array [N, H, W, 3], or a source.
+        data: A folder of images, a list of paths, tar shards, Parquet files, `torchvision:NAME`, `embedded:shapes`, an
+            image array [N, H, W, 3], or any data set with a length and items by number (docs/data.md).
         out: The run folder.
         recipe: Name of a recipe, or a YAML file; `folder` when None.
         quiet: Show nothing.
@@ -44,10 +45,11 @@ def train(
         The finished run.
     """
     folder, display = Path(out), Display(quiet=quiet)
-    config, source = open_data(data, recipe, overrides, folder)
+    config, source = open_data(data, recipe, overrides, folder, display)
     device = choose_device(config.device)
     with locked(folder):
         prepare_run(folder, config, source)
+        keep_index(source, folder / INDEX)
         if note := advice(source, config):
             display.warn(note)
         source = _ready(source, config, display)
@@ -57,8 +59,9 @@ def train(
         else:
             validate = None
             if config.validation is not None:
-                validation = _ready(open_source(config.validation), config, display)
-                validate = make_validation(config, source, validation, device)
+                labelled = open_more(config.validation, config, folder, display)
+                keep_index(labelled, folder / INDEX)
+                validate = make_validation(config, source, _ready(labelled, config, display), device)
             display.say(_summary(config, len(source), training, device))
             training.run(validate)
         try:
@@ -69,18 +72,33 @@ def train(
 
 
 def open_data(
-    data: str | Path | NDArray[np.uint8] | Source,
+    data: Openable,
     recipe: str | Path | None,
     overrides: dict[str, Any],
     folder: Path | None = None,
+    display: Display | None = None,
 ) -> tuple[Config, Source]:
     """The resolved configuration and the images."""
     values = {**read_recipe(recipe or "folder"), **overrides}
     check_keys(values)  # before a large folder is listed
-    source = open_source(data)
+    with (display or Display(quiet=True)).counting("finding images", None) as progress:
+        source = open_source(
+            data,
+            kind=values.get("source", "auto"),
+            root=values.get("root"),
+            download=values.get("download", False),
+            index=folder / INDEX if folder is not None else None,
+            progress=progress,
+        )
     auto = values.get("micro_batch") == "auto"
     config = resolve({**values, "micro_batch": None} if auto else values, num_images=len(source))
     return (_with_micro_batch(config, folder) if auto else config), source
+
+
+def open_more(data: Openable, config: Config, folder: Path, display: Display) -> Source:
+    """Open images beside those of training, with the run's `root` and `download`; what they are, their path says."""
+    with display.counting("finding images", None) as progress:
+        return open_source(data, root=config.root, download=config.download, index=folder / INDEX, progress=progress)
 
 
 def _with_micro_batch(config: Config, folder: Path | None) -> Config:

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from carp.config import SMALL_IMAGE, Config
 from carp.data.batch_views import batch_views
+from carp.data.order import Order
 from carp.data.photo_views import photo_views
-from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, Source, read
 from carp.data.view_parameters import view_kinds
 from carp.errors import DataError
@@ -52,40 +52,12 @@ class Loader(Protocol):
         """Yield the batches of steps first_step … last_step − 1."""
 
 
-class Order:
-    """Which images make up which step."""
-
-    def __init__(self, num_images: int, batch_size: int, seed: int) -> None:
-        if num_images < batch_size:
-            raise DataError(
-                f"batch_size is {batch_size} but there are only {num_images} images. "
-                f"Set batch_size={max(2, num_images)} or less."
-            )
-        self.num_images, self.batch_size, self.seed = num_images, batch_size, seed
-        self.steps_per_epoch = num_images // batch_size
-
-    def of_epoch(self, epoch: int) -> NDArray[np.int64]:
-        """The indices of all batches of an epoch, [steps, B]."""
-        generator = np.random.Generator(np.random.Philox(seed_of(self.seed, Purpose.ORDER, epoch)))
-        used = generator.permutation(self.num_images)[: self.steps_per_epoch * self.batch_size]
-        return used.astype(np.int64).reshape(self.steps_per_epoch, self.batch_size)
-
-    def steps(self, first_step: int, last_step: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-        """Yield (step, epoch, indices)."""
-        epoch_order, order = -1, np.empty((0, 0), dtype=np.int64)
-        for step in range(first_step, last_step):
-            epoch, place = divmod(step, self.steps_per_epoch)
-            if epoch != epoch_order:
-                epoch_order, order = epoch, self.of_epoch(epoch)
-            yield step, epoch, order[place]
-
-
 class SmallImageLoader:
     """Augments whole batches of images held in memory."""
 
     def __init__(self, source: ArraySource, config: Config) -> None:
         self._images, self._kinds, self._seed = source.images, view_kinds(config), config.seed
-        self._order = Order(len(source), config.batch_size, config.seed)
+        self._order = Order.of_source(source, config)
         self.steps_per_epoch = self._order.steps_per_epoch
 
     def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
@@ -99,7 +71,7 @@ class PhotoLoader:
     """Decodes and augments photographs in worker processes."""
 
     def __init__(self, source: Source, config: Config) -> None:
-        self._order = Order(len(source), config.batch_size, config.seed)
+        self._order = Order.of_source(source, config)
         self.steps_per_epoch = self._order.steps_per_epoch
         self._dataset = _Photos(source, config)
         self._workers = config.workers

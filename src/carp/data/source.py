@@ -1,6 +1,8 @@
 """Where images come from. A source has a length, fetches one image by index as it is stored, and may know labels.
 
-Another kind of data is another class with these members, and a line in `open_source`.
+Another kind of data is another class with these members, and a line in `open_source`. A source that is read best in
+sequence also has `groups` (the number of images in every shard) and maybe `window` (the most images that can be mixed
+cheaply); see `order.py`.
 """
 
 import hashlib
@@ -8,17 +10,25 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from carp.data import embedded
-from carp.data.decode import Pixels, Stored, decode, fit_square, read_file
+from carp.data.decode import Pixels, Stored, decode, fit_square
+from carp.data.file_list import LISTS, ListSource
+from carp.data.folder import SUFFIXES, FolderSource
+from carp.data.index import Found, silent
+from carp.data.map_style import DatasetSource, MapStyle
+from carp.data.parquet import ParquetSource
+from carp.data.patterns import files_of, is_pattern
+from carp.data.tar_shards import TarSource
+from carp.data.torchvision_sets import open_torchvision
 from carp.errors import DataError, nearest
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
-_ARCHIVES = frozenset({".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar"})
+KINDS = ("auto", "folder", "list", "tar", "parquet", "torchvision", "embedded")
+_ARCHIVES = frozenset({".zip", ".gz", ".bz2", ".xz", ".7z", ".rar"})
 _EMBEDDED = {"shapes": "train", "shapes-test": "test"}
 _PREFIX = "embedded:"
 
@@ -88,54 +98,115 @@ class ArraySource:
         return f"{self.name}[{index}]"
 
 
-class FolderSource:
-    """All images below a folder, in the order of their paths.
+Openable = str | Path | Pixels | MapStyle | Source
 
-    When every image lies in one of several sub-folders, the names of these are the classes.
+
+def open_source(
+    data: Openable,
+    *,
+    kind: str = "auto",
+    root: str | Path | None = None,
+    download: bool = False,
+    index: Path | None = None,
+    progress: Found = silent,
+) -> Source:
+    """Open images, wherever they are.
+
+    Args:
+        data: A folder, a list of paths (.txt, .csv, .tsv), tar shards or Parquet files (one, a folder of them, a glob,
+            a range like `a-{000..009}.tar`), `torchvision:NAME`, `embedded:NAME`, an image array [N, H, W, 3], a
+            map-style data set or a sequence of images; a source is passed through. `KIND:PATH` says the kind.
+        kind: What a path is, one of `KINDS`; auto looks at it.
+        root: Folder of torchvision's data sets.
+        download: Let torchvision fetch what is missing.
+        index: Folder where indices were kept (`keep_index`).
+        progress: Called with (images found, 0) while an index is built.
     """
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.name = root, str(root)
-        found = _find_images(root)
-        if not found:
-            raise DataError(
-                f"there are no images below {root} (looked for {', '.join(sorted(SUFFIXES))}). "
-                "Give the folder that holds the images."
-            )
-        self.paths = [path for path, _ in found]
-        listing = "\n".join(f"{path}\t{size}" for path, size in found)
-        self.fingerprint = hashlib.sha256(listing.encode("utf-8", "surrogateescape")).hexdigest()
-        self.labels, self.classes = _labels_of(self.paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def fetch(self, index: int) -> Stored:
-        """The bytes of one file."""
-        return read_file(self.root / self.paths[index])
-
-    def place(self, index: int) -> str:
-        """The path of one file."""
-        return str(self.root / self.paths[index])
-
-
-def open_source(data: str | Path | NDArray[np.uint8] | Source) -> Source:
-    """Open a folder, an embedded set (`embedded:shapes`), an image array, or pass a source through."""
     if isinstance(data, np.ndarray):
         return ArraySource(data)
     if not isinstance(data, str | Path):
-        return data
-    if str(data).startswith(_PREFIX):
-        return _open_embedded(str(data).removeprefix(_PREFIX))
-    path = Path(data).expanduser()
+        return _open_object(data)
+    text = str(data)
+    prefix, sign, rest = text.partition(":")
+    if sign and prefix in KINDS and prefix != "auto" and not os.path.exists(text):  # noqa: PTH110 - also for names that are too long
+        if kind not in {"auto", prefix}:
+            raise DataError(f"source is '{kind}', but the data are {text}. Set source=auto.")
+        kind, text = prefix, rest
+    try:
+        if kind == "auto":
+            kind = _kind_of(text)
+        if kind == "embedded":
+            return _open_embedded(text)
+        if kind == "torchvision":
+            return open_torchvision(text, root=root, download=download)
+        return _open_path(kind, text, index, progress)
+    except OSError as error:  # a folder that may not be listed, a name that is too long, …
+        raise DataError(f"cannot open {text}: {error.strerror or error}.") from error
+
+
+def _open_object(data: MapStyle | Source) -> Source:
+    if hasattr(data, "fetch") and hasattr(data, "place"):
+        return cast(Source, data)
+    if not hasattr(data, "__getitem__") or not hasattr(data, "__len__") or isinstance(data, dict | bytes):
+        raise DataError(
+            f"cannot take images from a {type(data).__name__}: give a path, an array [N, H, W, 3], or a data set with "
+            "a length and items by number."
+        )
+    return DatasetSource(data)
+
+
+def _open_path(kind: str, text: str, index: Path | None, progress: Found) -> Source:
+    path = Path(text).expanduser()
+    if kind == "folder":
+        if not path.is_dir():
+            raise DataError(f"there is no folder {text}. Give a folder of images.")
+        return FolderSource(path, index=index, progress=progress)
+    if kind == "list":
+        return ListSource(path, index=index, progress=progress)
+    if kind == "tar":
+        return TarSource(files_of(text, ".tar"), name=text, index=index, progress=progress)
+    if kind == "parquet":
+        return ParquetSource(files_of(text, ".parquet"), name=text, progress=progress)
+    raise DataError(f"there is no kind of source '{kind}'.{nearest(kind, KINDS)} Kinds: {', '.join(KINDS)}.")
+
+
+def _kind_of(text: str) -> str:
+    """What a path is, by looking at it."""
+    path = Path(text).expanduser()
     if path.is_dir():
-        return FolderSource(path)
-    if path.exists():
-        raise DataError(f"{data} is a file, {_remedy(path)}.")
+        return _kind_of_folder(path)
+    suffix = path.suffix.lower()
+    if suffix == ".tar" or text.lower().endswith((".tar.gz", ".tgz")):  # the shards tell how to decompress them
+        return "tar"
+    if suffix == ".parquet":
+        return "parquet"
+    if path.is_file():
+        if suffix in LISTS:
+            return "list"
+        raise DataError(f"{text} is a file, {_remedy(path)}.")
+    if is_pattern(text):
+        raise DataError(f"cannot tell what {text} is: give shards (.tar), Parquet files, or set source=tar or parquet.")
     names = [_PREFIX + name for name in _EMBEDDED]
     raise DataError(
-        f"there is no folder {data}.{nearest(str(data), names)} Give a folder of images, or one of {', '.join(names)}."
+        f"there is no folder {text}.{nearest(text, names)} Give a folder of images, a list (.txt, .csv), tar shards, "
+        f"Parquet files, torchvision:NAME, or one of {', '.join(names)}."
     )
+
+
+def _kind_of_folder(path: Path) -> str:
+    """A folder that holds nothing visible but shards or Parquet files, and notes about them, is these."""
+    suffixes = set()
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122 - a Path per file is slow
+            if suffix in SUFFIXES or (suffix not in {".tar", ".parquet"} and entry.is_dir()):
+                return "folder"
+            suffixes.add(suffix)
+    if ".tar" in suffixes:
+        return "tar"
+    return "parquet" if ".parquet" in suffixes else "folder"
 
 
 def _remedy(file: Path) -> str:
@@ -144,7 +215,14 @@ def _remedy(file: Path) -> str:
         return f"one image: give the folder that holds the images, e.g. {file.parent}"
     if file.suffix.lower() in _ARCHIVES:
         return "an archive: unpack it and give the folder of the images"
-    return "not a folder: give a folder of images"
+    return "not a folder: give a folder of images, or a list of them as .txt or .csv"
+
+
+def keep_index(source: Source, folder: Path) -> None:
+    """Store what a source knows of its images in a folder, for the next time and for its workers."""
+    keep = getattr(source, "keep_index", None)
+    if keep is not None:
+        keep(folder)
 
 
 def hold_in_memory(
@@ -174,38 +252,3 @@ def _open_embedded(name: str) -> ArraySource:
         )
     made = embedded.shapes(_EMBEDDED[name])
     return ArraySource(made.images, made.labels, made.classes, name=_PREFIX + name)
-
-
-def _find_images(root: Path) -> list[tuple[str, int]]:
-    """(path relative to root, size in bytes) of every visible image file, sorted by path.
-
-    Links are followed, but into no folder twice; a link that leads nowhere is passed over.
-    """
-    found: list[tuple[str, int]] = []
-    folders, seen = [""], {os.path.realpath(root)}
-    while folders:
-        folder = folders.pop()
-        try:
-            with os.scandir(root / folder) as entries:
-                visible = [entry for entry in entries if not entry.name.startswith(".")]
-        except OSError as error:
-            raise DataError(f"cannot list the folder {root / folder}: {error.strerror}.") from error
-        for entry in visible:
-            relative = f"{folder}/{entry.name}" if folder else entry.name
-            if entry.is_dir():
-                target = os.path.realpath(entry.path) if entry.is_symlink() else entry.path
-                if target not in seen:
-                    seen.add(target)
-                    folders.append(relative)
-            elif entry.is_file() and os.path.splitext(entry.name)[1].lower() in SUFFIXES:  # noqa: PTH122 - a Path per file is slow
-                found.append((relative, entry.stat().st_size))
-    return sorted(found)
-
-
-def _labels_of(paths: list[str]) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    tops = [path.partition("/")[0] if "/" in path else "" for path in paths]
-    names = sorted(set(tops))
-    if "" in names or len(names) < 2:
-        return None, ()
-    number = {name: i for i, name in enumerate(names)}
-    return np.array([number[top] for top in tops], dtype=np.int64), tuple(names)

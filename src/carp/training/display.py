@@ -57,8 +57,8 @@ class Display:
         self.console.print(f"step {step}: {diagnosis}", style=_STYLE[diagnosis.verdict], markup=False)
 
     @contextmanager
-    def counting(self, what: str, total: int) -> Iterator[Counter]:
-        """Progress of work that is counted."""
+    def counting(self, what: str, total: int | None) -> Iterator[Counter]:
+        """Progress of work that is counted; a total of None, or of 0 in a call, is not known."""
         if not self.console.is_terminal:
             yield _LineCounter(self, what)
             return
@@ -77,10 +77,13 @@ class Display:
 
 
 class _BarCounter:
-    def __init__(self, bar: Progress, what: str, total: int) -> None:
-        self._bar, self._task = bar, bar.add_task(what, total=total, rate="")
+    def __init__(self, bar: Progress, what: str, total: int | None) -> None:
+        self._bar, self._what, self._total = bar, what, total
+        self._task = None if total is None else bar.add_task(what, total=total, rate="")
 
     def __call__(self, done: int, _total: int) -> None:
+        if self._task is None:  # what may be over at once shows when there is something to tell
+            self._task = self._bar.add_task(self._what, total=self._total, rate="")
         self._bar.update(self._task, completed=done)
 
 
@@ -93,8 +96,8 @@ class _LineCounter:
         now = time.monotonic()
         if now - self._printed >= _SECONDS_BETWEEN_LINES:
             self._printed = now
-            left = (now - self._start) / done * (total - done)
-            self._display.say(f"{self._what}: {done}/{total}  {_clock(left)} left")
+            left = f"/{total}  {_clock((now - self._start) / done * (total - done))} left" if total else ""
+            self._display.say(f"{self._what}: {done}{left}")
 
 
 def _bar(console: Console) -> Progress:

@@ -1,0 +1,82 @@
+"""Which images make up which step: a function of (seed, epoch), with no state to save."""
+
+from collections.abc import Iterator
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.config import Config
+from carp.data.random import Purpose, seed_of
+from carp.data.source import Source
+from carp.errors import DataError
+
+
+class Order:
+    """The images of every step.
+
+    The order of an epoch is a permutation of all images; the last ones that do not fill a batch wait for another
+    epoch's order. Images that are stored in groups (shards) and read best in sequence are permuted in windows: the
+    groups are permuted, neighbours are joined until they hold at least `window` images, and the images of a window are
+    permuted.
+    """
+
+    def __init__(
+        self,
+        num_images: int,
+        batch_size: int,
+        seed: int,
+        *,
+        groups: NDArray[np.int64] | None = None,
+        window: int = 10_000,
+    ) -> None:
+        if num_images < batch_size:
+            raise DataError(
+                f"batch_size is {batch_size} but there are only {num_images} images. "
+                f"Set batch_size={max(2, num_images)} or less."
+            )
+        self.num_images, self.batch_size, self.seed = num_images, batch_size, seed
+        self.groups, self.window = groups, window
+        self.steps_per_epoch = num_images // batch_size
+
+    @classmethod
+    def of_source(cls, source: Source, config: Config) -> Self:
+        """The order that suits how the images of a source are stored."""
+        window = min(config.shuffle_buffer, getattr(source, "window", config.shuffle_buffer))
+        return cls(
+            len(source), config.batch_size, config.seed, groups=getattr(source, "groups", None), window=max(1, window)
+        )
+
+    def of_epoch(self, epoch: int) -> NDArray[np.int64]:
+        """The indices of all batches of an epoch, [steps, B]."""
+        generator = np.random.Generator(np.random.Philox(seed_of(self.seed, Purpose.ORDER, epoch)))
+        if self.groups is None or self.num_images <= self.window:
+            order = generator.permutation(self.num_images)
+        else:
+            order = _in_windows(self.groups, self.window, generator)
+        used = order[: self.steps_per_epoch * self.batch_size]
+        return used.astype(np.int64).reshape(self.steps_per_epoch, self.batch_size)
+
+    def steps(self, first_step: int, last_step: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+        """Yield (step, epoch, indices)."""
+        epoch_order, order = -1, np.empty((0, 0), dtype=np.int64)
+        for step in range(first_step, last_step):
+            epoch, place = divmod(step, self.steps_per_epoch)
+            if epoch != epoch_order:
+                epoch_order, order = epoch, self.of_epoch(epoch)
+            yield step, epoch, order[place]
+
+
+def _in_windows(groups: NDArray[np.int64], window: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """A permutation of all images that stays within a few groups at a time."""
+    order = generator.permutation(len(groups))
+    window_of = np.empty(len(groups), dtype=np.int64)
+    number = held = 0
+    left = int(groups.sum())
+    for group in order.tolist():
+        window_of[group] = number
+        held, left = held + int(groups[group]), left - int(groups[group])
+        if held >= window and left >= window:  # what would be left alone at the end joins the last window
+            number, held = number + 1, 0
+    chance = generator.random(int(groups.sum()))
+    return np.lexsort((chance, np.repeat(window_of, groups)))

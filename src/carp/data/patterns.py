@@ -1,0 +1,63 @@
+"""Several files from one word: brace ranges, globs, or a folder."""
+
+import glob
+import re
+from pathlib import Path
+
+from carp.errors import DataError
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_MOST = 1_000_000
+
+
+def files_of(pattern: str, suffix: str) -> list[Path]:
+    """The files that `a-{000..009}.tar`, `a-{x,y}.tar`, `a-*.tar`, a folder or a file means, in order.
+
+    Every file of a range must exist; a glob or a folder must give one at least.
+    """
+    path = Path(pattern).expanduser()
+    if path.is_dir():
+        found = sorted(p for p in path.iterdir() if p.suffix.lower() == suffix and not p.name.startswith("."))
+        if not found:
+            raise DataError(f"there are no {suffix} files in the folder {pattern}.")
+        return found
+    if path.is_file():
+        return [path]
+    files, missing = list[Path](), list[str]()
+    for word in expand_braces(str(path)):
+        matches = sorted(glob.glob(word)) if glob.has_magic(word) else [word]  # noqa: PTH207 - patterns may be absolute
+        files += [Path(match) for match in matches if Path(match).is_file()]
+        if not matches or not Path(matches[0]).is_file():
+            missing.append(word)
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise DataError(f"there is no file {missing[0]}{more}, which {pattern} asks for.")
+    return files
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a word means several files by its form."""
+    return glob.has_magic(text) or _BRACES.search(text) is not None
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """`a{0..2}` is a0, a1, a2 (`{00..02}` keeps the zeros), `{x,y}` is x and y; several braces combine."""
+    braces = _BRACES.search(pattern)
+    if braces is None:
+        return [pattern]
+    inside = braces.group(1)
+    if limits := _RANGE.fullmatch(inside):
+        low, high = limits.groups()
+        if not int(low) <= int(high) < int(low) + _MOST:
+            raise DataError(f"the range {braces.group()} in {pattern} must go upwards, over at most {_MOST:,} numbers.")
+        width = len(low) if low.startswith("0") or len(low) == len(high) else 0
+        words = [str(number).zfill(width) for number in range(int(low), int(high) + 1)]
+    elif "," in inside:
+        words = inside.split(",")
+    else:
+        raise DataError(
+            f"{braces.group()} in {pattern} is neither a range like {{000..009}} nor a choice like {{a,b}}."
+        )
+    rest = expand_braces(pattern[braces.end() :])
+    return [pattern[: braces.start()] + word + after for word in words for after in rest]

@@ -1,0 +1,70 @@
+"""torchvision's data sets by name: `torchvision:CIFAR10`, `torchvision:CIFAR10:test`."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import torchvision.datasets
+
+from carp.data.map_style import DatasetSource
+from carp.errors import DataError, nearest
+
+PREFIX = "torchvision:"
+_NOT_BY_NAME = frozenset(
+    {"FakeData", "ImageFolder", "DatasetFolder", "VisionDataset", "wrap_dataset_for_transforms_v2"}
+)
+
+
+def open_torchvision(name: str, *, root: str | Path | None, download: bool) -> DatasetSource:
+    """The images of `NAME` or `NAME:SPLIT` below the folder `root`."""
+    word, _, split = name.partition(":")
+    maker = _class(word)
+    if root is None:
+        raise DataError(f"where is {PREFIX}{name}? Set root=FOLDER, the folder that holds it.")
+    accepted = inspect.signature(maker).parameters
+    arguments: dict[str, Any] = {"root": str(Path(root).expanduser()), **_split(word, split, accepted)}
+    if "download" in accepted:
+        arguments["download"] = download
+    elif download:
+        raise DataError(f"torchvision cannot download {word}: put it below {root} by hand and leave out download.")
+    try:
+        dataset = maker(**arguments)
+    except ModuleNotFoundError as error:
+        raise DataError(f"torchvision needs the package {error.name} for {word}. Install it.") from error
+    except ValueError as error:  # a split that does not exist
+        raise DataError(f"cannot open {PREFIX}{name}: {' '.join(str(error).split())}") from error
+    except (RuntimeError, OSError) as error:
+        if download:
+            cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise DataError(f"cannot download {PREFIX}{name} to {root}: {cause}") from error
+        remedy = "add download=true to fetch it" if "download" in accepted else "put it there by hand"
+        raise DataError(
+            f"{PREFIX}{name} is not in the folder {root}: set root= to where it is, or {remedy}."
+        ) from error
+    return DatasetSource(dataset, name=f"{PREFIX}{name}")
+
+
+def _class(name: str) -> Any:
+    names = sorted(set(torchvision.datasets.__all__) - _NOT_BY_NAME)
+    if name not in names:
+        same = next((other for other in names if other.lower() == name.lower()), None)
+        hint = f" Did you mean '{same}'?" if same else nearest(name, names)
+        raise DataError(f"torchvision has no data set '{name}'.{hint} Names are those of torchvision.datasets.")
+    return getattr(torchvision.datasets, name)
+
+
+def _split(name: str, split: str, accepted: Any) -> dict[str, Any]:
+    """The argument for a split: a flag `train` or a word; the images for training where none is named."""
+    if "train" in accepted and "split" not in accepted:
+        if split not in {"", "train", "test"}:
+            raise DataError(f"{name} has the splits train and test, received '{split}'.")
+        return {"train": split != "test"}
+    if "split" in accepted:
+        if split:
+            return {"split": split}
+        if accepted["split"].default is inspect.Parameter.empty:
+            raise DataError(f"{name} needs a split: write {PREFIX}{name}:SPLIT, as in torchvision's documentation.")
+        return {}
+    if split:
+        raise DataError(f"{name} has no splits, received '{split}': write {PREFIX}{name}.")
+    return {}
