@@ -170,6 +170,9 @@ class Config(BaseModel):
     keep_checkpoints: int = Field(3, ge=2, description="How many checkpoints are kept, the newest ones.")
     health_steps: int = Field(50, ge=1, description="Steps from one diagnosis to the next.")
     on_collapse: Literal["warn", "stop"] = Field("warn", description="What happens when the run collapses.")
+    max_bad_share: Probability = Field(
+        0.05, description="Share of images that may be unreadable; others take their places. Above it the run stops."
+    )
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
@@ -214,6 +217,7 @@ FREE_KEYS = frozenset(
     {
         "device",
         "workers",
+        "max_bad_share",
         "tensorboard",
         "checkpoint_steps",
         "checkpoint_minutes",

@@ -5,8 +5,6 @@ Another kind of data is another class with these members, and a line in `open_so
 
 import hashlib
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -14,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.data import embedded
-from carp.data.decode import Pixels, Stored, decode, fit_square, read_file
+from carp.data.decode import Pixels, Stored, decode, read_file
 from carp.errors import DataError, nearest
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
@@ -145,26 +143,6 @@ def _remedy(file: Path) -> str:
     if file.suffix.lower() in _ARCHIVES:
         return "an archive: unpack it and give the folder of the images"
     return "not a folder: give a folder of images"
-
-
-def hold_in_memory(
-    source: Source, size: int, *, progress: Callable[[int, int], None] = lambda _done, _all: None
-) -> ArraySource:
-    """Decode all images of a source to size × size once (shorter side scaled, centre cut)."""
-    if isinstance(source, ArraySource) and source.images.shape[1:3] == (size, size):
-        return source
-    images = np.empty((len(source), size, size, 3), dtype=np.uint8)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for i, pixels in enumerate(pool.map(lambda i: read(source, i), range(len(source)))):
-            images[i] = fit_square(pixels, size)
-            progress(i + 1, len(source))
-    return ArraySource(
-        images,
-        source.labels,
-        source.classes,
-        name=source.name,
-        fingerprint=source.fingerprint,
-    )
 
 
 def _open_embedded(name: str) -> ArraySource:
