@@ -11,6 +11,7 @@ Shapes: V views, B images, S side of a view.
 import signal
 import warnings
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Protocol
@@ -85,9 +86,10 @@ class Order:
 
 
 class SmallImageLoader:
-    """Augments whole batches of images held in memory."""
+    """Augments whole batches of images held in memory; the next one while the current one is trained on, if `ahead`."""
 
-    def __init__(self, source: ArraySource, config: Config) -> None:
+    def __init__(self, source: ArraySource, config: Config, *, ahead: bool = True) -> None:
+        self._ahead = ahead
         self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
         self._is_readable = is_readable(source)
         self._order = Order(len(source), config.batch_size, config.seed)
@@ -95,6 +97,10 @@ class SmallImageLoader:
 
     def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
+        batches = self._in_turn(first_step, last_step)
+        yield from one_ahead(batches) if self._ahead else batches
+
+    def _in_turn(self, first_step: int, last_step: int) -> Iterator[Batch]:
         for step, epoch, indices in self._order.steps(first_step, last_step):
             images = self._source.images[self._taken(epoch, indices)]
             views = batch_views(images, self._kinds, seed=self._seed, epoch=epoch, indices=indices)
@@ -111,6 +117,15 @@ class SmallImageLoader:
             except StopIteration:
                 raise nothing_instead(self._source.place(due)) from None
         return taken
+
+
+def one_ahead(batches: Iterator[Batch]) -> Generator[Batch]:
+    """The same batches, each made in a thread while the one before it is in use. Tensor operations let others run."""
+    with ThreadPoolExecutor(1, thread_name_prefix="views") as thread:
+        coming = thread.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = thread.submit(next, batches, None)
+            yield batch
 
 
 class PhotoLoader:
