@@ -360,8 +360,17 @@ def _describe(error: ValidationError) -> str:
         else:
             accepted = item.get("ctx", {}).get("expected", "")
             hint = nearest(str(value), str(accepted).replace("'", "").replace(" or ", ", ").split(", "))
-            problems.append(f"{key} {message}, received {value!r}.{hint}")
+            problems.append(f"{key} {message}{_both_bounds(key)}, received {value!r}.{hint}")
     return " ".join(dict.fromkeys(problems))  # both ends of a pair may have the same problem
+
+
+def _both_bounds(key: str) -> str:
+    """The accepted range of a number that has one, as an addition to the bound that was missed."""
+    low, high = (
+        next((getattr(item, name) for item in Config.model_fields[key].metadata if hasattr(item, name)), None)
+        for name in ("ge", "le")
+    )
+    return "" if low is None or high is None else f" (accepted: {low} to {high})"
 
 
 def to_yaml(config: Config) -> str:

@@ -136,7 +136,7 @@ class PhotoLoader:
         self.steps_per_epoch = self._order.steps_per_epoch
         self._dataset = _Photos(source, config)
         self._workers = config.workers
-        self._quarantine = quarantine or Quarantine(len(source), config.max_bad_share)
+        self._quarantine = Quarantine(len(source), config.max_bad_share) if quarantine is None else quarantine
 
     def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
