@@ -121,5 +121,5 @@ def test_a_random_sample_ends_a_run_long_before_the_share_is_reached() -> None:
     quarantine = Quarantine(10**6, 0.05)
     misses = bad(*range(60))
     misses.drawn, misses.drawn_unreadable = 60, 30
-    with pytest.raises(BadImagesError, match="^30 of 60 images drawn at random cannot be read, more than"):
+    with pytest.raises(BadImagesError, match=r"^30 of 60 images drawn at random cannot be read, more than"):
         quarantine.add(misses)
