@@ -109,11 +109,11 @@ def test_nothing_but_broken_files(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_limit_looks_at_a_random_part_and_keeps_the_numbers_of_the_images(messy: Path) -> None:
-    whole = carp.check_data(messy)
+    whole = carp.check_data(messy, global_size=32)
     by_index = {bad.index: bad for bad in whole.found.broken}
     seen = set()
     for limit in (10, 20, 31, 1000):
-        part = carp.check_data(messy, limit=limit)
+        part = carp.check_data(messy, limit=limit, global_size=32)
         assert part.images == 31
         assert part.found.images == min(limit, 31)
         assert sum(part.found.classes.values()) == min(limit, 31)

@@ -105,7 +105,10 @@ def test_evaluation_leaves_bad_images_out_and_says_so_once(
     err = capsys.readouterr().err
     assert err.count("warning: 5 of 24 images of") == 1
     assert ours.values == carp.evaluate("knn", run, kept, baselines=True, k=3).values
-    ours = carp.evaluate("knn", run, kept, test=damaged, k=3)
+    with pytest.warns(UserWarning, match="5 of 24 images of .* are left out") as warned:
+        ours = carp.evaluate("knn", run, kept, test=damaged, k=3)
+    assert len(warned) == 1
+    assert ours.settings["left_out"] == {str(damaged): 5}
     assert ours.values == carp.evaluate("knn", run, kept, test=kept, k=3).values
 
 
@@ -115,7 +118,7 @@ def test_evaluation_loads_every_encoder_once(run: Path, damaged: Path, monkeypat
     monkeypatch.setattr(
         "carp.commands.evaluate.load", lambda run, branch, **more: loaded.append(branch) or real(run, branch, **more)
     )
-    carp.evaluate("knn", run, damaged, test=damaged, k=3)
+    carp.evaluate("knn", run, damaged, test=damaged, k=3, quiet=False)
     assert loaded == ["student", "teacher"]
 
 

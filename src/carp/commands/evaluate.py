@@ -1,5 +1,6 @@
 """`carp eval`: how good are the features?"""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def evaluate(
         quiet: Show no progress.
 
     Returns:
-        Top-1 accuracy by name of the features.
+        Top-1 accuracy by name of the features. Images that cannot be read are left out, with a warning.
     """
     if protocol not in PROTOCOLS:
         raise ConfigError(
@@ -66,14 +67,17 @@ def evaluate(
     check_neighbours(k, len(bank), leave_one_out=queries is None)  # before minutes of encoding
     display = Display(quiet=quiet)
 
-    told: set[str] = set()
+    left_out: dict[str, int] = {}
 
     def labelled(source: Source, encode: Encode, name: str) -> Labelled:
         with display.counting(f"{name}, {source.name}", len(source)) as progress:
             found = encode(source, progress)
-        if (note := found.note()) and source.name not in told:
-            told.add(source.name)
-            display.warn(note)
+        if (note := found.note()) and source.name not in left_out:
+            left_out[source.name] = len(found.unreadable)
+            if quiet:
+                warnings.warn(note, stacklevel=3)
+            else:
+                display.warn(note)
         return found.features, _labels(source)[found.indices]
 
     values = {}
@@ -90,6 +94,7 @@ def evaluate(
         "run": str(run),
         "bank": bank.name,
         "test": queries.name if queries else "leave one out",
+        "left_out": left_out,
     }
     return Result(protocol, values, settings)
 

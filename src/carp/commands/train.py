@@ -12,7 +12,7 @@ from carp.checkpoint import list_checkpoints
 from carp.config import Config, check_keys, read_recipe, resolve
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
-from carp.data.memory import held_if_small
+from carp.data.memory import hold_in_memory, is_held
 from carp.data.quarantine import Misses, Quarantine
 from carp.data.source import Source, open_source
 from carp.device import choose_device
@@ -109,9 +109,11 @@ def _quarantine(folder: Path, config: Config, num_images: int, display: Display)
 def _read(
     source: Source, config: Config, display: Display, missed: Callable[[Misses], None] = lambda _: None
 ) -> Source:
-    """The source as the run uses it, with a bar while images are read into memory."""
+    """The source as the run uses it: small images in memory."""
+    if not is_held(config):
+        return source
     with display.counting("reading images", len(source)) as counter:
-        return held_if_small(source, config, progress=counter, missed=missed)
+        return hold_in_memory(source, config.global_size, progress=counter, missed=missed)
 
 
 def _summary(config: Config, num_images: int, training: Training, device: torch.device) -> str:

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from carp.config import SMALL_IMAGE, Config
+from carp.config import Config
 from carp.data.batch_views import batch_views
-from carp.data.memory import is_readable
+from carp.data.memory import is_held, is_readable
 from carp.data.photo_views import photo_views
 from carp.data.quarantine import Misses, Quarantine, Unreadable, nothing_instead, proves_too_many, substitutes
 from carp.data.random import Purpose, seed_of
@@ -226,7 +226,7 @@ class _StepSampler:
 
 def make_loader(source: Source, config: Config, quarantine: Quarantine | None = None) -> Loader:
     """The loader that suits the views' size and the source; photographs that cannot be read go into quarantine."""
-    if isinstance(source, ArraySource) and config.global_size <= SMALL_IMAGE:
+    if isinstance(source, ArraySource) and is_held(config):
         return SmallImageLoader(source, config)
     return PhotoLoader(source, config, quarantine)
 

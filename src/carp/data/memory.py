@@ -42,17 +42,9 @@ def is_readable(source: ArraySource) -> NDArray[np.bool_]:
     return source.is_readable if isinstance(source, HeldSource) else np.ones(len(source), dtype=np.bool_)
 
 
-def held_if_small(
-    source: Source,
-    config: Config,
-    *,
-    progress: Progress = lambda _done, _all: None,
-    missed: Callable[[Misses], None] = lambda _: None,
-) -> Source:
-    """The source as a run uses it: small images in memory, photographs where they are."""
-    if config.global_size > SMALL_IMAGE:
-        return source
-    return hold_in_memory(source, config.global_size, progress=progress, missed=missed)
+def is_held(config: Config) -> bool:
+    """Whether a run reads its images into memory first, or leaves them where they are (photographs)."""
+    return config.global_size <= SMALL_IMAGE
 
 
 def hold_in_memory(

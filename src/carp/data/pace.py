@@ -5,9 +5,9 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 
-from carp.config import SMALL_IMAGE, Config
+from carp.config import Config
 from carp.data.loader import make_loader
-from carp.data.memory import held_if_small
+from carp.data.memory import hold_in_memory, is_held
 from carp.data.part import at_random
 from carp.data.source import Source
 
@@ -34,13 +34,13 @@ class Pace:
 def measure_pace(source: Source, config: Config) -> Pace:
     """Make views of some images for a few seconds, as training would, in this process."""
     few = at_random(source, _IMAGES, seed=0)
-    small = config.global_size <= SMALL_IMAGE
+    small = is_held(config)
     size = min(len(few), config.batch_size if small else _AT_A_TIME)
     config = config.model_copy(update={"batch_size": size, "workers": 0, "max_bad_share": 1.0})
     start = time.perf_counter()
-    held = held_if_small(few, config)
+    source = hold_in_memory(few, config.global_size) if small else few
     once = (time.perf_counter() - start) / len(few) if small else 0.0
-    loader = make_loader(held, config)
+    loader = make_loader(source, config)
     ends = [time.perf_counter()]
     with closing(loader.batches(0, 1 + max(4, 2 * loader.steps_per_epoch))) as batches:
         for _ in batches:

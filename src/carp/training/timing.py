@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from carp.config import SMALL_IMAGE, Config
+from carp.config import Config
 from carp.data.loader import make_loader
-from carp.data.memory import held_if_small
+from carp.data.memory import hold_in_memory, is_held
 from carp.data.part import Part
 from carp.data.source import Source
 from carp.model.carp import Carp
@@ -74,11 +74,11 @@ def _time(model: Carp, config: Config, source: Source, device: torch.device, *, 
 
 
 def _enough(source: Source, config: Config) -> Source:
-    """What a few steps need: small images are held in memory, and one batch of them is enough here."""
-    if config.global_size > SMALL_IMAGE:
+    """What a few steps need: of small images, which are held in memory, one batch is enough."""
+    if not is_held(config):
         return source
     indices = np.linspace(0, len(source) - 1, config.batch_size).astype(np.int64)
-    return held_if_small(Part(source, indices), config)
+    return hold_in_memory(Part(source, indices), config.global_size)
 
 
 def in_words(seconds: float) -> str:
