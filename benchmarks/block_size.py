@@ -18,7 +18,8 @@ import torch
 
 from benchmarks.shared import Results, knn_of, part, train_carp
 from carp.config import read_recipe, resolve
-from carp.data.source import ArraySource, hold_in_memory, open_source
+from carp.data.memory import hold_in_memory
+from carp.data.source import ArraySource, open_source
 
 PROTOTYPES = 65_536
 BLOCK_SIZES = (32, 128, 512, 2048, 8192, 65_536)

@@ -44,7 +44,7 @@ def knn_of(encoders: dict[str, nn.Module], size: int, bank: ArraySource, queries
     assert queries.labels is not None
     accuracies = {}
     for name, encoder in encoders.items():
-        vectors = [extract(encoder, s, size=size, device=CPU, batch_size=512) for s in (bank, queries)]
+        vectors = [extract(encoder, s, size=size, device=CPU, batch_size=512).features for s in (bank, queries)]
         finite = all(np.isfinite(v).all() for v in vectors)
         accuracies[name] = knn_accuracy(vectors[0], bank.labels, vectors[1], queries.labels) if finite else 0.0
     return accuracies

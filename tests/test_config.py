@@ -187,6 +187,7 @@ def test_free_keys_make_no_difference(key: str) -> None:
         "checkpoint_minutes": 3.5,
         "keep_checkpoints": 9,
         "on_collapse": "stop",
+        "max_bad_share": 0.5,
     }[key]
     assert getattr(Config(), key) != other
     assert differences(Config(**{key: other}), Config()) == {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from carp._version import __version__
 
 if TYPE_CHECKING:
+    from carp.commands.check_data import DataCheck, check_data
     from carp.commands.evaluate import evaluate
     from carp.commands.train import train
     from carp.evaluation.result import Result
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from carp.run_folder import Run
 
 _HOMES = {
+    "DataCheck": "carp.commands.check_data",
     "Encoder": "carp.features.encoder",
     "LossTerms": "carp.model.loss",
     "Result": "carp.evaluation.result",
     "Run": "carp.run_folder",
     "carp_loss": "carp.model.loss",
+    "check_data": "carp.commands.check_data",
     "evaluate": "carp.commands.evaluate",
     "load": "carp.features.encoder",
     "random_partition": "carp.model.partition",
@@ -31,12 +34,14 @@ _HOMES = {
 }
 
 __all__ = [
+    "DataCheck",
     "Encoder",
     "LossTerms",
     "Result",
     "Run",
     "__version__",
     "carp_loss",
+    "check_data",
     "evaluate",
     "load",
     "random_partition",

@@ -1,5 +1,6 @@
 """The command line. Torch is imported by the commands that need it, so that `--help` answers at once."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Learn image encoders without labels, and use them.",
 )
+
+data_app = typer.Typer(no_args_is_help=True, help="Look at images before training on them.")
+app.add_typer(data_app, name="data")
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.")
@@ -140,6 +144,30 @@ def _demo(
     result = demo(out=out, **_parse(context, settings or []))
     print_accuracies("k-NN on the embedded test images (k = 20, τ = 0.07)", list(result.values.items()))
     typer.echo(f"run: {out}   plot: {out / 'plots.png'}   results: {out / 'results' / 'knn.json'}")
+
+
+@data_app.command("check", context_settings=_WITH_SETTINGS)
+def _check_data(
+    context: typer.Context,
+    data: Annotated[str, typer.Argument(help="Folder of images, or embedded:shapes.")],
+    settings: Overrides = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="Recipe that the images are meant for (`carp recipes`). Default: folder.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Look at so many images only, chosen at random.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Read every image: counts, sizes, formats, classes, broken files, duplicates, time per epoch.
+
+    The exit code is 0 when every image can be read, 1 when some cannot, 2 when nothing could be checked.
+    """
+    overrides = _parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
+    from carp.commands.check_data import check_data
+
+    found = check_data(data, recipe, limit=limit, quiet=as_json, **overrides)
+    text = json.dumps(found.as_dict()) if as_json else "\n".join(found.lines())
+    typer.echo(text.encode("utf-8", "backslashreplace"))  # names of files may be no text
+    raise typer.Exit(0 if found.ok else 1)
 
 
 @app.command("recipes")

@@ -183,6 +183,9 @@ class Config(BaseModel):
     keep_checkpoints: int = Field(3, ge=2, description="How many checkpoints are kept, the newest ones.")
     health_steps: int = Field(50, ge=1, description="Steps from one diagnosis to the next.")
     on_collapse: Literal["warn", "stop"] = Field("warn", description="What happens when the run collapses.")
+    max_bad_share: Probability = Field(
+        0.05, description="Share of images that may be unreadable; others take their places. Above it the run stops."
+    )
 
     @model_validator(mode="after")
     def _values_fit_together(self) -> Self:
@@ -231,6 +234,7 @@ FREE_KEYS = frozenset(
         "download",
         "device",
         "workers",
+        "max_bad_share",
         "tensorboard",
         "checkpoint_steps",
         "checkpoint_minutes",
@@ -373,8 +377,17 @@ def _describe(error: ValidationError) -> str:
         else:
             accepted = item.get("ctx", {}).get("expected", "")
             hint = nearest(str(value), str(accepted).replace("'", "").replace(" or ", ", ").split(", "))
-            problems.append(f"{key} {message}, received {value!r}.{hint}")
+            problems.append(f"{key} {message}{_both_bounds(key)}, received {value!r}.{hint}")
     return " ".join(dict.fromkeys(problems))  # both ends of a pair may have the same problem
+
+
+def _both_bounds(key: str) -> str:
+    """The accepted range of a number that has one, as an addition to the bound that was missed."""
+    low, high = (
+        next((getattr(item, name) for item in Config.model_fields[key].metadata if hasattr(item, name)), None)
+        for name in ("ge", "le")
+    )
+    return "" if low is None or high is None else f" (accepted: {low} to {high})"
 
 
 def to_yaml(config: Config) -> str:

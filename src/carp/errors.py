@@ -54,6 +54,12 @@ class NonFiniteError(CarpError):
     exit_code = 4
 
 
+class BadImagesError(DataError):
+    """More images cannot be read than `max_bad_share` allows."""
+
+    exit_code = 5
+
+
 class Interrupted(CarpError):  # noqa: N818 - not a mistake: a signal asked the run to stop, and it did
     """A signal stopped the run after its state was saved."""
 

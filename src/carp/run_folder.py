@@ -3,6 +3,7 @@
 config.yaml      the resolved configuration
 run.json         command, versions, seed, git state, data
 metrics.jsonl    one line a measurement
+quarantine.jsonl one line an image that could not be read, with the reason
 checkpoints/     the newest few
 index/           where the images are (made again when it is missing)
 plots.png        at the end
@@ -123,8 +124,14 @@ def _refuse_other_images(folder: Path, before: dict[str, Any], source: Source) -
     moved = f" (then {before['name']})" if before["name"] != source.name else ""
     raise CheckpointError(
         f"{folder} belongs to a run on other images: {source.name}{moved} has {count}. "
-        "Put the images back as they were to continue, or give another --out to start a new run."
+        f"Put the images back as they were to continue, or give another --out to start a new run.{_bad_images(folder)}"
     )
+
+
+def _bad_images(folder: Path) -> str:
+    """Where to look when images vanished or were damaged while the run went on."""
+    path = folder / "quarantine.jsonl"
+    return f" {path} lists images that could not be read while it went on." if path.exists() else ""
 
 
 @contextmanager

@@ -70,26 +70,39 @@ def test_a_folder_without_images(cli: Cli, tmp_path: Path) -> None:
     assert_one_line(result, "no images", str(tmp_path / "texts"), "Give")
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [[], ["global_size=72", "batch_size=64", "workers=0"]],
-    ids=["small images", "photographs"],  # with worker processes: tests/faults/test_workers.py
-)
-def test_a_corrupt_image_among_good_ones(cli: Cli, recipe: Path, tmp_path: Path, settings: list[str]) -> None:
+PHOTOGRAPHS = ["global_size=72", "batch_size=64", "workers=0"]  # with worker processes: tests/faults/test_bad_images.py
+
+
+@pytest.mark.parametrize("settings", [[], PHOTOGRAPHS], ids=["small images", "photographs"])
+def test_a_corrupt_image_among_good_ones_is_told_and_replaced(
+    cli: Cli, recipe: Path, tmp_path: Path, settings: list[str]
+) -> None:
     folder = write_images(tmp_path / "images", tiny_images())
     bad = folder / "031.png"
     bad.write_bytes(bad.read_bytes()[:500])
-    code, out, err = cli("train", folder, "--recipe", recipe, "--out", tmp_path / "run", *settings)
-    *before, last = err.splitlines(keepends=True)  # photographs are read while training, after the lines of its start
-    assert len(before) == (2 if settings else 0), err
-    assert_one_line((code, out, last), str(bad), "Remove or replace", "a run that has a checkpoint needs a new --out")
+    code, _, err = cli("train", folder, "--recipe", recipe, "--out", tmp_path / "run", *settings)
+    assert code == 0, err
+    told = f"warning: cannot read the image {bad}: image file is truncated. Another image takes its place.\n"
+    assert err.count(told) == 1, err
+    listed = tmp_path / "run" / "quarantine.jsonl"
+    assert err.endswith(f"warning: 1 of 64 images could not be read: {listed}\n"), err
+    (line,) = listed.read_text().splitlines()
+    assert json.loads(line) == {"index": 31, "place": str(bad), "reason": "image file is truncated"}
 
 
-def test_a_file_that_is_no_image_at_all(cli: Cli, recipe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings", [[], PHOTOGRAPHS], ids=["small images", "photographs"])
+def test_more_bad_images_than_allowed(cli: Cli, recipe: Path, tmp_path: Path, settings: list[str]) -> None:
     folder = write_images(tmp_path / "images", tiny_images())
-    (folder / "notes.jpg").write_text("these are notes")
-    result = cli("train", folder, "--recipe", recipe, "--out", tmp_path / "run")
-    assert_one_line(result, str(folder / "notes.jpg"), "Remove or replace")
+    (folder / "000.png").write_text("these are notes")
+    words = ["train", folder, "--recipe", recipe, "--out", tmp_path / "run", *settings]
+    code, out, err = cli(*words, "max_bad_share=0")
+    assert (code, out) == (5, "")
+    *_, last = err.splitlines()
+    assert last.startswith("carp: error: 1 of 64 images (0.016) cannot be read, more than max_bad_share=0 allows"), err
+    for part in (f"one is {folder / '000.png'}: it is no image", "quarantine.jsonl", "`carp data check`", "new --out"):
+        assert part in last
+    assert "Traceback" not in err
+    assert cli(*words)[0] == 0, "what the message says must help"
 
 
 def test_a_batch_larger_than_the_data(cli: Cli, flat: Path, recipe: Path, tmp_path: Path) -> None:
@@ -131,6 +144,9 @@ def test_a_validation_folder_that_does_not_exist(cli: Cli, flat: Path, recipe: P
         ("block_size=7", ["block_size", "received 7", "nearest divisors are 4 and 8"]),
         ("block_size=65", ["block_size", "received 65", "64"]),
         ("flip=2", ["flip", "received 2", "less than or equal to 1"]),
+        ("max_bad_share=5", ["max_bad_share must be less than or equal to 1 (accepted: 0 to 1), received 5."]),
+        ("max_bad_share=-0.1", ["max_bad_share", "(accepted: 0 to 1), received -0.1."]),
+        ("max_bad_share=some", ["max_bad_share", "number", "received 'some'"]),
         ("blur=[1,1]", ["blur", "[1, 1]"]),
         ("seed=-1", ["seed", "received -1"]),
         ("precision=fp16", ["precision", "received 'fp16'", "'bf16'"]),
@@ -390,14 +406,17 @@ def test_dry_run_does_not_time_what_does_not_fit_into_memory(
     assert re.search(r"time +not measured: [\d.]+ GiB are needed and 0.00 GiB are free\n", out), out
 
 
-def test_dry_run_names_an_image_that_cannot_be_read_and_still_tells_the_plan(
-    cli: Cli, recipe: Path, tmp_path: Path
-) -> None:
+def test_dry_run_measures_the_time_though_an_image_cannot_be_read(cli: Cli, recipe: Path, tmp_path: Path) -> None:
     folder = write_images(tmp_path / "images", tiny_images())
     (folder / "000.png").write_bytes(b"")
     code, out, err = cli("train", folder, "--recipe", recipe, "--dry-run")
     assert code == 0, err
-    assert re.search(rf"time +not measured: cannot read the image {folder / '000.png'}", out), out
+    assert re.search(r"time +about ", out), out
+    for path in folder.iterdir():
+        path.write_bytes(b"")
+    code, out, err = cli("train", folder, "--recipe", recipe, "--dry-run")
+    assert code == 0, err
+    assert re.search(r"time +not measured: none of the \d+ images of .* can be read; the first is ", out), out
 
 
 def test_training_begins_with_a_line_about_the_run(cli: Cli, flat: Path, recipe: Path, tmp_path: Path) -> None:
@@ -489,8 +508,8 @@ def test_version(cli: Cli) -> None:
 
 
 def test_help_of_every_command(cli: Cli) -> None:
-    for command in ("train", "eval", "demo", "recipes", "settings"):
-        code, out, _ = cli(command, "--help")
+    for command in (["train"], ["eval"], ["demo"], ["recipes"], ["settings"], ["data"], ["data", "check"]):
+        code, out, _ = cli(*command, "--help")
         assert code == 0
         assert "Usage" in out
 

@@ -1,5 +1,7 @@
 """Batches: the same with any number of workers, startable at any step, each image once an epoch."""
 
+import json
+import threading
 import warnings
 
 import numpy as np
@@ -8,6 +10,8 @@ import torch
 from PIL import Image
 
 from carp.config import Config
+from carp.data import loader as loader_module
+from carp.data.batch_views import batch_views
 from carp.data.loader import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -16,8 +20,12 @@ from carp.data.loader import (
     make_loader,
     normalise,
 )
+from carp.data.memory import hold_in_memory
+from carp.data.photo_views import photo_views
+from carp.data.quarantine import Quarantine, substitutes
 from carp.data.source import ArraySource, FolderSource
-from carp.errors import DataError
+from carp.data.view_parameters import view_kinds
+from carp.errors import BadImagesError, DataError
 
 NUM_IMAGES, BATCH = 14, 4  # three batches an epoch, two images left over
 STEPS_PER_EPOCH = 3
@@ -160,3 +168,136 @@ def test_normalising_leaves_the_batch_as_it_was():
     before = images.clone()
     normalise(images, torch.device("cpu"))
     assert torch.equal(images, before)
+
+
+# Images that cannot be read
+
+
+BAD = (2, 5, 9)
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory):
+    """The photographs, three of them broken each in its way."""
+    root = tmp_path_factory.mktemp("damaged")
+    for i, pixels in enumerate(pictures()):
+        Image.fromarray(pixels).save(root / f"{i:02d}.png")
+    source = FolderSource(root)
+    (root / "02.png").write_bytes(b"")
+    (root / "05.png").write_bytes((root / "05.png").read_bytes()[:900])
+    (root / "09.png").unlink()
+    return source
+
+
+def expected_substitute(loader_seed, epoch, index):
+    others = substitutes(NUM_IMAGES, seed=loader_seed, epoch=epoch, index=index)
+    return next(other for other in others if other not in BAD)
+
+
+def test_the_place_of_a_bad_photograph_is_filled_the_same_way_with_any_number_of_workers(damaged):
+    config = {"max_bad_share": 0.5}
+    none, one, three = (
+        list(PhotoLoader(damaged, photo_config(workers=workers, **config)).batches(0, 7)) for workers in (0, 1, 3)
+    )
+    assert_same(one, none)
+    assert_same(three, none)
+    assert_same(list(PhotoLoader(damaged, photo_config(workers=3, **config)).batches(4, 7)), none[4:])
+    seen = {int(i) for batch in none for i in batch.indices}
+    assert seen >= set(BAD), "nothing was replaced"
+
+
+def test_a_substitute_is_seen_through_the_views_of_the_image_that_was_due(damaged):
+    kinds = view_kinds(photo_config())
+    for batch in PhotoLoader(damaged, photo_config(workers=0, max_bad_share=0.5)).batches(0, 6):
+        for row, index in enumerate(map(int, batch.indices)):
+            taken = expected_substitute(0, batch.epoch, index) if index in BAD else index
+            views = photo_views(pictures()[taken], kinds, seed=0, epoch=batch.epoch, index=index)
+            assert all(torch.equal(a[row], b) for a, b in zip(batch.views, views, strict=True))
+
+
+def test_small_images_are_replaced_by_the_same_ones_as_photographs(damaged):
+    held = hold_in_memory(damaged, 32)
+    whole = hold_in_memory(ArraySource(pictures()), 32)
+    assert [i for i in range(NUM_IMAGES) if not held.is_readable[i]] == list(BAD)
+    for ours, theirs in zip(
+        SmallImageLoader(held, small_config()).batches(0, 6),
+        SmallImageLoader(whole, small_config()).batches(0, 6),
+        strict=True,
+    ):
+        assert np.array_equal(ours.indices, theirs.indices)
+        taken = [expected_substitute(0, ours.epoch, i) if i in BAD else i for i in map(int, ours.indices)]
+        expected = batch_views(
+            whole.images[taken], view_kinds(small_config()), seed=0, epoch=ours.epoch, indices=ours.indices
+        )
+        assert all(torch.equal(a, b) for a, b in zip(ours.views, expected, strict=True))
+
+
+def test_what_was_bad_is_reported_with_place_and_reason(damaged, tmp_path):
+    listed = {}
+    for name, make in {
+        "photographs": lambda q: list(PhotoLoader(damaged, photo_config(workers=2), q).batches(0, 9)),
+        "small": lambda q: hold_in_memory(damaged, 32, missed=q.add),
+    }.items():
+        make(Quarantine(NUM_IMAGES, 0.5, tmp_path / name))
+        lines = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        listed[name] = {line["index"]: (line["place"], line["reason"]) for line in lines}
+    assert listed["photographs"] == listed["small"]
+    root = damaged.root
+    assert listed["small"] == {
+        2: (str(root / "02.png"), "the file is empty"),
+        5: (str(root / "05.png"), "image file is truncated"),
+        9: (str(root / "09.png"), "there is no such file"),
+    }
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("share", [0.05, 1.0])
+def test_when_no_image_can_be_read_the_first_batch_says_so_at_once(tmp_path, workers, share):
+    for i in range(40):
+        (tmp_path / f"{i}.jpg").write_bytes(b"")
+    source, tries = FolderSource(tmp_path), []
+    if workers == 0:
+        real = source.fetch
+        source.fetch = lambda index: tries.append(index) or real(index)
+    loader = PhotoLoader(source, photo_config(workers=workers, max_bad_share=share))
+    with pytest.raises(BadImagesError, match="cannot be read" if share < 1 else "nor any of those that were tried"):
+        next(loader.batches(0, 1))
+    assert len(tries) <= 1001
+
+
+def test_a_held_set_without_a_readable_image_is_one_error(tmp_path):
+    for i in range(3):
+        (tmp_path / f"{i}.jpg").write_bytes(b"")
+    with pytest.raises(DataError, match=r"none of the 3 images of .* can be read; the first is .*0\.jpg: the file is"):
+        hold_in_memory(FolderSource(tmp_path), 32)
+
+
+# One ahead
+
+
+def test_batches_made_ahead_are_the_same():
+    source = ArraySource(pictures())
+    ahead, in_turn = (SmallImageLoader(source, small_config(), ahead=ahead) for ahead in (True, False))
+    assert_same(list(ahead.batches(1, 7)), list(in_turn.batches(1, 7)))
+    assert list(ahead.batches(3, 3)) == []
+
+
+def test_only_one_batch_is_made_ahead_and_closing_ends_the_thread(monkeypatch):
+    made = []
+    real = loader_module.batch_views
+    monkeypatch.setattr(loader_module, "batch_views", lambda *a, **k: made.append(1) or real(*a, **k))
+    batches = SmallImageLoader(ArraySource(pictures()), small_config()).batches(0, 100)
+    for _ in range(3):
+        next(batches)
+    batches.close()
+    assert 3 <= len(made) <= 4
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("views")]
+
+
+def test_an_error_in_the_thread_arrives_where_the_batch_was_asked_for(monkeypatch):
+    def fail(*_arguments, **_settings):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(loader_module, "batch_views", fail)
+    with pytest.raises(ZeroDivisionError):
+        next(SmallImageLoader(ArraySource(pictures()), small_config()).batches(0, 5))

@@ -8,7 +8,8 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import carp
 from carp.data.map_style import DatasetSource
-from carp.data.source import hold_in_memory, open_source, read
+from carp.data.memory import hold_in_memory
+from carp.data.source import open_source, read
 from carp.errors import DataError, UnreadableImageError
 from tests.helpers import tiny_images, write_images, write_recipe
 

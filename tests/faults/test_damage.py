@@ -357,8 +357,9 @@ def test_a_corrupt_image_can_be_replaced_and_the_same_command_run_again(tmp_path
     data = write_images(tmp_path / "images", tiny_images())
     content = (data / "007.png").read_bytes()
     (data / "007.png").write_bytes(content[:1000])
-    with pytest.raises(carp_package.errors.DataError, match=r"007\.png"):
-        carp_package.train(data, tmp_path / "run", recipe, quiet=True)
+    with pytest.raises(carp_package.errors.BadImagesError, match=r"007\.png"):
+        carp_package.train(data, tmp_path / "run", recipe, quiet=True, max_bad_share=0)
     (data / "007.png").write_bytes(content)
     carp_package.train(data, tmp_path / "run", recipe, quiet=True)
     assert steps_of(tmp_path / "run")[-1] == 4
+    assert not (tmp_path / "run" / "quarantine.jsonl").exists()

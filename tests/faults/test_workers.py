@@ -43,20 +43,6 @@ def test_a_signal_ends_a_run_with_workers_and_the_workers(
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the workers are gone", seconds=20)
 
 
-def test_a_corrupt_photograph_is_told_in_one_line(carp: Server, recipe: Path, tmp_path: Path) -> None:
-    folder = write_images(tmp_path / "images", tiny_images())
-    bad = folder / "031.png"
-    bad.write_bytes(bad.read_bytes()[:500])
-    words = ["train", folder, "--recipe", recipe, "--out", tmp_path / "run", "batch_size=64", *SETTINGS]
-    child = carp.start(*words)
-    assert child.wait(seconds=40) == 2, child.output
-    lines = [line for line in child.output.splitlines() if not line.startswith(("step", "/", "  "))]
-    assert "Traceback" not in child.output
-    (error,) = [line for line in lines if line.startswith("carp: error: ")]
-    assert str(bad) in error
-    assert "Remove or replace" in error
-
-
 def test_a_killed_run_leaves_no_workers_behind(carp: Server, photos: Path, recipe: Path, tmp_path: Path) -> None:
     child = carp.start("train", photos, "--recipe", recipe, "--out", tmp_path / "run", *SETTINGS)
     wait_until(lambda: "step 1/160" in child.output, "the first step")

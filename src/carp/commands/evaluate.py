@@ -1,5 +1,7 @@
 """`carp eval`: how good are the features?"""
 
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,15 @@ from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.knn import check_neighbours, knn_accuracy, knn_leave_one_out
 from carp.evaluation.result import Result
 from carp.features.encoder import BranchName, load, untrained
-from carp.features.extract import Features, Progress, extract, raw_pixels
+from carp.features.extract import Extracted, Features, Progress, extract, raw_pixels
 from carp.run_folder import open_run
 from carp.training.display import Display
 
 PROTOCOLS = ("knn",)
 BASELINES = ("raw pixels", "untrained encoder")
+
+Encode = Callable[[Source, Progress], Extracted]
+Labelled = tuple[Features, NDArray[np.int64]]
 
 
 def evaluate(
@@ -48,7 +53,7 @@ def evaluate(
         quiet: Show no progress.
 
     Returns:
-        Top-1 accuracy by name of the features.
+        Top-1 accuracy by name of the features. Images that cannot be read are left out, with a warning.
     """
     if protocol not in PROTOCOLS:
         raise ConfigError(
@@ -64,37 +69,49 @@ def evaluate(
         raise DataError(f"{bank.name} and {queries.name} have different classes: {_first_difference(bank, queries)}.")
     check_neighbours(k, len(bank), leave_one_out=queries is None)  # before minutes of encoding
 
-    def features(name: str, source: Source) -> Features:
-        with display.counting(f"{name}, {source.name}", len(source)) as progress:
-            return encode(name, source, progress)
+    left_out: dict[str, int] = {}
 
-    def encode(name: str, source: Source, progress: Progress) -> Features:
-        if name == "raw pixels":
-            return raw_pixels(source, size=config.global_size, progress=progress)
-        encoder = (
-            untrained(config, device=device)
-            if name == "untrained encoder"
-            else load(run, "student" if name == "student" else "teacher", device=device)
-        )
-        return extract(encoder.module, source, size=encoder.size, device=encoder.device, progress=progress)
+    def labelled(source: Source, encode: Encode, name: str) -> Labelled:
+        with display.counting(f"{name}, {source.name}", len(source)) as progress:
+            found = encode(source, progress)
+        if (note := found.note()) and source.name not in left_out:
+            left_out[source.name] = len(found.unreadable)
+            if quiet:
+                warnings.warn(note, stacklevel=3)
+            else:
+                display.warn(note)
+        return found.features, _labels(source)[found.indices]
 
     values = {}
     for name in (*(BASELINES if baselines else ()), *branches):
-        stored = features(name, bank)
+        encode = _encode(name, run, config, device)
+        stored = labelled(bank, encode, name)
         if queries is None:
-            values[name] = knn_leave_one_out(stored, _labels(bank), k=k, temperature=temperature)
+            values[name] = knn_leave_one_out(*stored, k=k, temperature=temperature)
         else:
-            values[name] = knn_accuracy(
-                stored, _labels(bank), features(name, queries), _labels(queries), k=k, temperature=temperature
-            )
+            values[name] = knn_accuracy(*stored, *labelled(queries, encode, name), k=k, temperature=temperature)
     settings = {
         "k": k,
         "temperature": temperature,
         "run": str(run),
         "bank": bank.name,
         "test": queries.name if queries else "leave one out",
+        "left_out": left_out,
     }
     return Result(protocol, values, settings)
+
+
+def _encode(name: str, run: str | Path, config: Config, device: str) -> Encode:
+    """What turns images into the features of this name; an encoder is built once for all sources."""
+    if name == "raw pixels":
+        return lambda source, progress: raw_pixels(source, size=config.global_size, progress=progress)
+    if name == "untrained encoder":
+        encoder = untrained(config, device=device)
+    else:
+        encoder = load(run, "student" if name == "student" else "teacher", device=device)
+    return lambda source, progress: extract(
+        encoder.module, source, size=encoder.size, device=encoder.device, progress=progress
+    )
 
 
 def _labelled(data: Openable, config: Config, run: Path, display: Display) -> Source:

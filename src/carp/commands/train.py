@@ -1,15 +1,18 @@
 """`carp train`: from a pile of images to an encoder."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from carp.checkpoint import list_checkpoints
-from carp.config import SMALL_IMAGE, Config, check_keys, read_recipe, resolve
+from carp.config import Config, check_keys, read_recipe, resolve
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
-from carp.data.source import Openable, Source, hold_in_memory, keep_index, open_source
+from carp.data.memory import hold_in_memory, is_held
+from carp.data.quarantine import Misses, Quarantine
+from carp.data.source import Openable, Source, keep_index, open_source
 from carp.device import choose_device
 from carp.errors import MissingExtraError
 from carp.evaluation.validation import make_validation
@@ -52,8 +55,9 @@ def train(
         keep_index(source, folder / INDEX)
         if note := advice(source, config):
             display.warn(note)
-        source = _ready(source, config, display)
-        training = Training(config, make_loader(source, config), folder, device, display)
+        quarantine = _quarantine(folder, config, len(source), display)
+        source = _read(source, config, display, quarantine.add)
+        training = Training(config, make_loader(source, config, quarantine), folder, device, display)
         if training.step == training.schedules.num_steps:
             display.say(f"{folder} is finished: all {training.step} steps are done.")
         else:
@@ -61,9 +65,12 @@ def train(
             if config.validation is not None:
                 labelled = open_more(config.validation, config, folder, display)
                 keep_index(labelled, folder / INDEX)
-                validate = make_validation(config, source, _ready(labelled, config, display), device)
+                validation = _read(labelled, config, display)
+                validate = make_validation(config, source, validation, device, warn=display.warn)
             display.say(_summary(config, len(source), training, device))
             training.run(validate)
+            if summary := quarantine.summary():
+                display.warn(summary)
         try:
             plot_run(read_metrics(folder / "metrics.jsonl"), config, folder / "plots.png")
         except (MissingExtraError, OSError) as error:  # the run is complete and saved: no reason to fail
@@ -110,12 +117,22 @@ def _with_micro_batch(config: Config, folder: Path | None) -> Config:
     return config.model_copy(update={"micro_batch": size})
 
 
-def _ready(source: Source, config: Config, display: Display) -> Source:
-    """Small images are decoded once and held in memory."""
-    if config.global_size > SMALL_IMAGE:
+def _quarantine(folder: Path, config: Config, num_images: int, display: Display) -> Quarantine:
+    """The bad images of a run. One without a checkpoint is begun anew, maybe with other images, so forget its list."""
+    path = folder / "quarantine.jsonl"
+    if not list_checkpoints(folder / "checkpoints"):
+        path.unlink(missing_ok=True)
+    return Quarantine(num_images, config.max_bad_share, path, warn=display.warn)
+
+
+def _read(
+    source: Source, config: Config, display: Display, missed: Callable[[Misses], None] = lambda _: None
+) -> Source:
+    """The source as the run uses it: small images in memory."""
+    if not is_held(config):
         return source
     with display.counting("reading images", len(source)) as counter:
-        return hold_in_memory(source, config.global_size, progress=counter)
+        return hold_in_memory(source, config.global_size, progress=counter, missed=missed)
 
 
 def _summary(config: Config, num_images: int, training: Training, device: torch.device) -> str:

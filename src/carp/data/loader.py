@@ -2,7 +2,8 @@
 
 The order of an epoch is a permutation drawn from (seed, epoch); the last images that do not fill a batch wait for
 another epoch's order. Small images are held in memory and augmented a batch at a time; photographs are decoded and
-augmented one at a time by worker processes.
+augmented one at a time by worker processes. The place of an image that cannot be read is taken by another one, with
+the view parameters of the image that was due.
 
 Shapes: V views, B images, S side of a view.
 """
@@ -10,8 +11,10 @@ Shapes: V views, B images, S side of a view.
 import signal
 import warnings
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,13 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from carp.config import SMALL_IMAGE, Config
+from carp.config import Config
 from carp.data.batch_views import batch_views
+from carp.data.memory import is_held, is_readable
 from carp.data.order import Order
 from carp.data.photo_views import photo_views
+from carp.data.quarantine import Misses, Quarantine, Unreadable, nothing_instead, proves_too_many, substitutes
 from carp.data.source import ArraySource, Source, read
 from carp.data.view_parameters import view_kinds
-from carp.errors import DataError
+from carp.errors import BadImagesError, DataError, UnreadableImageError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -53,28 +58,57 @@ class Loader(Protocol):
 
 
 class SmallImageLoader:
-    """Augments whole batches of images held in memory."""
+    """Augments whole batches of images held in memory; the next one while the current one is trained on, if `ahead`."""
 
-    def __init__(self, source: ArraySource, config: Config) -> None:
-        self._images, self._kinds, self._seed = source.images, view_kinds(config), config.seed
+    def __init__(self, source: ArraySource, config: Config, *, ahead: bool = True) -> None:
+        self._ahead = ahead
+        self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
+        self._is_readable = is_readable(source)
         self._order = Order.of_source(source, config)
         self.steps_per_epoch = self._order.steps_per_epoch
 
     def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
+        batches = self._in_turn(first_step, last_step)
+        yield from one_ahead(batches) if self._ahead else batches
+
+    def _in_turn(self, first_step: int, last_step: int) -> Iterator[Batch]:
         for step, epoch, indices in self._order.steps(first_step, last_step):
-            views = batch_views(self._images[indices], self._kinds, seed=self._seed, epoch=epoch, indices=indices)
+            images = self._source.images[self._taken(epoch, indices)]
+            views = batch_views(images, self._kinds, seed=self._seed, epoch=epoch, indices=indices)
             yield Batch(step, epoch, indices, views)
+
+    def _taken(self, epoch: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The indices, those of unreadable images replaced."""
+        taken = indices.copy()
+        for row in np.flatnonzero(~self._is_readable[indices]):
+            due = int(indices[row])
+            others = substitutes(len(self._source), seed=self._seed, epoch=epoch, index=due)
+            try:
+                taken[row] = next(other for other in others if self._is_readable[other])
+            except StopIteration:
+                raise nothing_instead(self._source.place(due)) from None
+        return taken
+
+
+def one_ahead(batches: Iterator[Batch]) -> Generator[Batch]:
+    """The same batches, each made in a thread while the one before it is in use. Tensor operations let others run."""
+    with ThreadPoolExecutor(1, thread_name_prefix="views") as thread:
+        coming = thread.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = thread.submit(next, batches, None)
+            yield batch
 
 
 class PhotoLoader:
     """Decodes and augments photographs in worker processes."""
 
-    def __init__(self, source: Source, config: Config) -> None:
+    def __init__(self, source: Source, config: Config, quarantine: Quarantine | None = None) -> None:
         self._order = Order.of_source(source, config)
         self.steps_per_epoch = self._order.steps_per_epoch
         self._dataset = _Photos(source, config)
         self._workers = config.workers
+        self._quarantine = Quarantine(len(source), config.max_bad_share) if quarantine is None else quarantine
 
     def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
@@ -84,16 +118,17 @@ class PhotoLoader:
                 self._dataset,
                 batch_sampler=_StepSampler(self._order, first_step, last_step),
                 num_workers=self._workers,
-                collate_fn=_stack_or_tell,
+                collate_fn=_as_it_is,
                 worker_init_fn=_leave_signals_to_parent,
             )
             loaded = iter(loader)
         try:
             for step, epoch, indices in self._order.steps(first_step, last_step):
-                views = next(loaded)
-                if isinstance(views, str):
-                    raise DataError(views)
-                yield Batch(step, epoch, indices, views)
+                rendered: _Rendered = next(loaded)
+                self._quarantine.add(rendered.misses)
+                if rendered.error is not None:
+                    raise rendered.error
+                yield Batch(step, epoch, indices, rendered.views)
         finally:
             del loaded  # the workers end with their iterator, not when the interpreter does
 
@@ -104,29 +139,49 @@ def _leave_signals_to_parent(_worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-def _stack_or_tell(items: list[list[Tensor] | str]) -> list[Tensor] | str:
-    """Stack the views of a batch, or pass on the first complaint: an exception would arrive as a traceback."""
-    views: list[list[Tensor]] = []
-    for item in items:
-        if isinstance(item, str):
-            return item
-        views.append(item)
-    return [torch.stack(view) for view in zip(*views, strict=True)]
+@dataclass(frozen=True)
+class _Rendered:
+    """What a worker makes of a batch: views or an error, which as an exception would arrive as a traceback."""
+
+    views: list[Tensor]
+    misses: Misses
+    error: DataError | None = None
 
 
-class _Photos(Dataset[list[Tensor] | str]):
-    """Views by (epoch, index), so that an item is all a worker has to know; a message where there are none."""
+def _as_it_is(rendered: Any) -> Any:
+    return rendered
+
+
+class _Photos(Dataset[_Rendered]):
+    """The views of a batch by (epoch, index), so that these are all a worker has to know."""
 
     def __init__(self, source: Source, config: Config) -> None:
         self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
+        self._max_bad_share = config.max_bad_share
 
-    def __getitem__(self, item: tuple[int, int]) -> list[Tensor] | str:
-        epoch, index = item
+    def __getitems__(self, items: list[tuple[int, int]]) -> _Rendered:
+        misses = Misses()
         try:
-            image = read(self._source, index)
+            views = [self._views(epoch, index, misses) for epoch, index in items]
+        except BadImagesError as error:
+            return _Rendered([], misses, error)
         except DataError as error:
-            return str(error)
-        return photo_views(image, self._kinds, seed=self._seed, epoch=epoch, index=index)
+            return _Rendered([], misses, DataError(str(error)))  # other kinds may not survive the way to the parent
+        return _Rendered([torch.stack(view) for view in zip(*views, strict=True)], misses)
+
+    def _views(self, epoch: int, index: int, misses: Misses) -> list[Tensor]:
+        """The views of an image, or of the first one that can be read among those that may take its place."""
+        others = substitutes(len(self._source), seed=self._seed, epoch=epoch, index=index)
+        for drawn, taken in enumerate(chain([index], others)):
+            misses.drawn += drawn > 0
+            try:
+                return photo_views(read(self._source, taken), self._kinds, seed=self._seed, epoch=epoch, index=index)
+            except UnreadableImageError as error:
+                misses.unreadable.append(Unreadable(taken, error.place, error.reason))
+                misses.drawn_unreadable += drawn > 0
+            if proves_too_many(misses.drawn, misses.drawn_unreadable, self._max_bad_share):
+                break
+        raise nothing_instead(self._source.place(index))
 
 
 class _StepSampler:
@@ -141,11 +196,11 @@ class _StepSampler:
         return self._range[1] - self._range[0]
 
 
-def make_loader(source: Source, config: Config) -> Loader:
-    """The loader that suits the views' size and the source."""
-    if isinstance(source, ArraySource) and config.global_size <= SMALL_IMAGE:
+def make_loader(source: Source, config: Config, quarantine: Quarantine | None = None) -> Loader:
+    """The loader that suits the views' size and the source; photographs that cannot be read go into quarantine."""
+    if isinstance(source, ArraySource) and is_held(config):
         return SmallImageLoader(source, config)
-    return PhotoLoader(source, config)
+    return PhotoLoader(source, config, quarantine)
 
 
 def normalise(images: Tensor, device: torch.device, *, channels_last: bool = False) -> Tensor:

@@ -5,7 +5,7 @@ A stream is a hash (SplitMix64's finaliser, applied once per coordinate) of inte
 change a sample.
 """
 
-from enum import IntEnum
+from enum import IntEnum, unique
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
+@unique
 class Purpose(IntEnum):
     """What a stream is for: streams of different purposes are independent."""
 
@@ -24,6 +25,7 @@ class Purpose(IntEnum):
     PARTITION = 4
     STEP = 5
     BANK = 6
+    SUBSTITUTE = 7
 
 
 def key(*coordinates: ArrayLike) -> NDArray[np.uint64]:

@@ -7,8 +7,6 @@ cheaply); see `order.py`.
 
 import hashlib
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.data import embedded
-from carp.data.decode import Pixels, Stored, decode, fit_square
+from carp.data.decode import Pixels, Stored, decode
 from carp.data.file_list import LISTS, ListSource
 from carp.data.folder import SUFFIXES, FolderSource
 from carp.data.index import Found, silent
@@ -223,26 +221,6 @@ def keep_index(source: Source, folder: Path) -> None:
     keep = getattr(source, "keep_index", None)
     if keep is not None:
         keep(folder)
-
-
-def hold_in_memory(
-    source: Source, size: int, *, progress: Callable[[int, int], None] = lambda _done, _all: None
-) -> ArraySource:
-    """Decode all images of a source to size × size once (shorter side scaled, centre cut)."""
-    if isinstance(source, ArraySource) and source.images.shape[1:3] == (size, size):
-        return source
-    images = np.empty((len(source), size, size, 3), dtype=np.uint8)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for i, pixels in enumerate(pool.map(lambda i: read(source, i), range(len(source)))):
-            images[i] = fit_square(pixels, size)
-            progress(i + 1, len(source))
-    return ArraySource(
-        images,
-        source.labels,
-        source.classes,
-        name=source.name,
-        fingerprint=source.fingerprint,
-    )
 
 
 def _open_embedded(name: str) -> ArraySource:

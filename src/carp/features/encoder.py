@@ -1,5 +1,6 @@
 """A trained encoder, ready for use: `carp.load(run).embed(images)`."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -13,9 +14,9 @@ from torch import nn
 from carp.config import Config
 from carp.data.decode import Pixels, Stored, read_file
 from carp.data.random import Purpose, seed_of
-from carp.data.source import ArraySource, open_source
+from carp.data.source import ArraySource, Source, open_source
 from carp.device import choose_device
-from carp.errors import CheckpointError, DataError
+from carp.errors import CheckpointError, DataError, UnreadableImageError
 from carp.features.extract import Features, extract
 from carp.model.branch import Branch
 from carp.run_folder import open_run
@@ -41,15 +42,23 @@ class Encoder:
             images: A folder, an image file, a PIL image, an array [H, W, 3] or [N, H, W, 3] of bytes, or a sequence
                 of image files, PIL images or arrays [H, W, 3].
             batch_size: Images at a time.
+
+        An image of a folder that cannot be read is left out, with a warning; one that was asked for by its own name
+        is an error.
         """
+        source: Source
+        by_name = False
         if isinstance(images, str | Path) and not Path(images).is_file():
             source = open_source(images)
         elif isinstance(images, np.ndarray) and images.ndim == 4:
             source = ArraySource(images)
         else:
-            single = isinstance(images, str | Path | Image.Image | np.ndarray)
+            by_name, single = True, isinstance(images, str | Path | Image.Image | np.ndarray)
             source = _Images([images] if single else list(images))  # type: ignore[list-item, arg-type]
-        return extract(self.module, source, size=self.size, device=self.device, batch_size=batch_size)
+        found = extract(self.module, source, size=self.size, device=self.device, batch_size=batch_size, strict=by_name)
+        if note := found.note():
+            warnings.warn(note, stacklevel=2)
+        return found.features
 
 
 class _Images:
@@ -70,7 +79,10 @@ class _Images:
         if isinstance(image, str | Path):
             return read_file(Path(image))
         if isinstance(image, Image.Image):
-            return np.array(image.convert("RGB"))
+            try:
+                return np.array(image.convert("RGB"))  # opened, but maybe not yet decoded
+            except (OSError, ValueError) as error:
+                raise UnreadableImageError(self.place(index), " ".join(str(error).split())) from error
         return _checked(image)
 
     def place(self, index: int) -> str:

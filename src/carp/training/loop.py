@@ -3,7 +3,7 @@
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
 from types import FrameType
@@ -17,7 +17,7 @@ from carp.checkpoint import Checkpoint
 from carp.config import Config
 from carp.data.loader import Batch, Loader
 from carp.data.random import Purpose, seed_of
-from carp.errors import CheckpointError, CollapseError, Interrupted, NonFiniteError
+from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, NonFiniteError
 from carp.model.carp import Carp
 from carp.training.display import Display
 from carp.training.health import Diagnosis, Verdict, diagnose
@@ -67,7 +67,7 @@ class Training:
         with (
             StopSignal() as stop,
             self.display.training(self.step, last_step) as progress,
-            closing(self.loader.batches(self.step, last_step)) as batches,
+            closing(self._batches(last_step)) as batches,
         ):
             for batch in batches:
                 with_health = batch.step % self.config.health_steps == 0
@@ -96,6 +96,15 @@ class Training:
         if self.diagnosis is not None:
             self.display.health(last_step, self.diagnosis)
         self.log.close()
+
+    def _batches(self, last_step: int) -> Generator[Batch]:
+        """The batches that are left. When there can be no more of them, what was done is saved first."""
+        try:
+            yield from self.loader.batches(self.step, last_step)
+        except DataError:
+            if self.step:
+                self.save()
+            raise
 
     def save(self) -> None:
         """Write a checkpoint of everything that cannot be derived from the configuration and the step."""

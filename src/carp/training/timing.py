@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from carp.config import SMALL_IMAGE, Config
-from carp.data.decode import fit_square
+from carp.config import Config
 from carp.data.loader import make_loader
-from carp.data.source import ArraySource, Source, read
+from carp.data.memory import hold_in_memory, is_held
+from carp.data.part import Part
+from carp.data.source import Source
 from carp.model.carp import Carp
 from carp.training.loop import build_model
 from carp.training.optimiser import build_optimiser
@@ -59,7 +60,7 @@ def _with_images(config: Config, images: int) -> Config:
 
 def _time(model: Carp, config: Config, source: Source, device: torch.device, *, steps: int) -> Timing:
     """Time at most `steps` steps after a first one, which sets things up and is not counted."""
-    loader = make_loader(_ready(source, config), config)
+    loader = make_loader(_enough(source, config), config)
     stepper = Stepper(model, build_optimiser(model, config), Schedules(config, loader.steps_per_epoch), config, device)
     start, ends = time.monotonic(), list[float]()
     with closing(loader.batches(0, steps + 1)) as batches:
@@ -72,13 +73,12 @@ def _time(model: Carp, config: Config, source: Source, device: torch.device, *, 
     return Timing((ends[-1] - ends[0]) / timed, timed, config.batch_size)
 
 
-def _ready(source: Source, config: Config) -> Source:
-    """Small images are held in memory; one batch of them is enough here."""
-    if config.global_size > SMALL_IMAGE:
+def _enough(source: Source, config: Config) -> Source:
+    """What a few steps need: of small images, which are held in memory, one batch is enough."""
+    if not is_held(config):
         return source
-    indices = np.linspace(0, len(source) - 1, config.batch_size).astype(int)
-    images = np.stack([fit_square(read(source, int(i)), config.global_size) for i in indices])
-    return ArraySource(images, fingerprint="a few")
+    indices = np.linspace(0, len(source) - 1, config.batch_size).astype(np.int64)
+    return hold_in_memory(Part(source, indices), config.global_size)
 
 
 def in_words(seconds: float) -> str:
