@@ -21,9 +21,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from carp.config import SMALL_IMAGE, Config
 from carp.data.batch_views import batch_views
+from carp.data.decode import limit_pixels
 from carp.data.photo_views import photo_views
 from carp.data.random import Purpose, seed_of
-from carp.data.source import ArraySource, Source, read
+from carp.data.source import ArraySource, Source
 from carp.data.view_parameters import view_kinds
 from carp.errors import DataError
 
@@ -139,7 +140,8 @@ def _stack_or_tell(items: list[list[Tensor] | str]) -> list[Tensor] | str:
         if isinstance(item, str):
             return item
         views.append(item)
-    return [torch.stack(view) for view in zip(*views, strict=True)]
+    # Photographs are channels-last, which only a stack in that order keeps
+    return [torch.stack([x.permute(1, 2, 0) for x in view]).permute(0, 3, 1, 2) for view in zip(*views, strict=True)]
 
 
 class _Photos(Dataset[list[Tensor] | str]):
@@ -147,14 +149,16 @@ class _Photos(Dataset[list[Tensor] | str]):
 
     def __init__(self, source: Source, config: Config) -> None:
         self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
+        self._max_pixels = config.max_image_pixels
 
     def __getitem__(self, item: tuple[int, int]) -> list[Tensor] | str:
         epoch, index = item
+        limit_pixels(self._max_pixels)  # a worker may be a process of its own making
         try:
-            image = read(self._source, index)
+            stored, place = self._source.fetch(index), self._source.place(index)
+            return photo_views(stored, place, self._kinds, seed=self._seed, epoch=epoch, index=index)
         except DataError as error:
             return str(error)
-        return photo_views(image, self._kinds, seed=self._seed, epoch=epoch, index=index)
 
 
 class _StepSampler:
@@ -180,7 +184,8 @@ def normalise(images: Tensor, device: torch.device, *, channels_last: bool = Fal
     """Move images (bytes, or floats in [0, 1]) to the device and apply ImageNet's mean and deviation."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = images.to(device, non_blocking=True)
-    x = x.float().div_(255) if x.dtype == torch.uint8 else x
     mean = torch.tensor(IMAGENET_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(IMAGENET_STD, device=device).view(3, 1, 1)
+    if x.dtype == torch.uint8:
+        return x.to(torch.float32, memory_format=layout).div_(255).sub_(mean).div_(std)
     return ((x - mean) / std).contiguous(memory_format=layout)
