@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +176,13 @@ def photo_measures(jpegs: list[bytes], rounds: int) -> Iterator[tuple[str, float
             yield name, target, *compare(ours, their_batches(stored, config, decoded=decoded), rounds)
 
 
-def small_measure(count: int, rounds: int) -> tuple[str, float, float, float]:
+def small_measure(count: int, rounds: int) -> Iterator[tuple[str, float, float, float]]:
     """The same for small images held in memory."""
     images = shapes("train").images[:count]
     config = Config(**{**read_recipe("cifar10-cpu"), "batch_size": 256})
     ours = our_batches(SmallImageLoader(ArraySource(images), config))
     theirs = their_batches([*images], config, decoded=False)
-    return "2 × 32, small images", 10.0, *compare(ours, theirs, rounds)
+    yield "2 × 32, small images", 10.0, *compare(ours, theirs, rounds)
 
 
 def main() -> None:
@@ -203,8 +204,7 @@ def main() -> None:
     print(f"photographs: {origin}; one thread, best of {rounds} rounds, images/s\n")
     print("| views | torchvision on Pillow | ours | ratio | target |\n| --- | --- | --- | --- | --- |")
     results = {}
-    small = (small_measure(16 * count, rounds) for _ in range(1))
-    for name, target, ours, theirs in (*photo_measures(jpegs, rounds), *small):
+    for name, target, ours, theirs in chain(photo_measures(jpegs, rounds), small_measure(16 * count, rounds)):
         ratio = ours / theirs
         print(f"| {name} | {theirs:.0f} | {ours:.0f} | {ratio:.2f} | ≥ {target} |", flush=True)
         results[name] = {"value": round(ratio, 3), "target": target, "ok": ratio >= target}

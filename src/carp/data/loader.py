@@ -187,5 +187,21 @@ def normalise(images: Tensor, device: torch.device, *, channels_last: bool = Fal
     mean = torch.tensor(IMAGENET_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(IMAGENET_STD, device=device).view(3, 1, 1)
     if x.dtype == torch.uint8:
-        return x.to(torch.float32, memory_format=layout).div_(255).sub_(mean).div_(std)
+        return _normalise_bytes(x, 1 / (255 * std), -mean / std, layout)
     return ((x - mean) / std).contiguous(memory_format=layout)
+
+
+def _normalise_bytes(x: Tensor, scale: Tensor, shift: Tensor, layout: torch.memory_format) -> Tensor:
+    """x·scale + shift as floats, in the order of memory; on a CPU an image at a time, which stays in its cache."""
+    floats = torch.empty(x.shape, device=x.device, memory_format=layout)
+    rows = floats.flatten(2)
+    if layout == torch.channels_last:
+        rows = floats.permute(0, 2, 3, 1).flatten(2)
+        scale, shift = (value.flatten().repeat(x.shape[-1]) for value in (scale, shift))
+    else:
+        scale, shift = scale.flatten(1), shift.flatten(1)
+    parts = zip(floats, x, rows, strict=True) if x.device.type == "cpu" else [(floats, x, rows)]
+    for target, source, row in parts:
+        target.copy_(source)
+        torch.addcmul(shift, row, scale, out=row)
+    return floats
