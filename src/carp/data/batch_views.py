@@ -92,13 +92,15 @@ def _bicubic_weights(
     """Weights [B, size, source] of Pillow's antialiased bicubic resize of `length` pixels from `start`, or back."""
     scale = (length / size)[:, None]
     support = np.maximum(scale, 1.0)  # a downscale widens the kernel: that is the antialiasing
-    centre = (start[:, None] + (np.arange(size) + 0.5) * scale) / support
-    centre = np.where(flip[:, None], centre[:, ::-1], centre)
-    pixel = np.arange(source)
-    places = (pixel + 0.5) / support
-    inside = (pixel >= start[:, None]) & (pixel < (start + length)[:, None])
-    distance = torch.from_numpy((places[:, None, :] - centre[:, :, None]).astype(np.float32)).abs_()
-    weights = _cubic(distance).mul_(torch.from_numpy(inside.astype(np.float32)[:, None, :]))
+    target = (np.arange(size) + 0.5) * scale
+    target = np.where(flip[:, None], target[:, ::-1], target)
+    pixel = np.arange(source) - start[:, None]  # counted from the box, so that float32 is exact enough
+    inside = (pixel >= 0) & (pixel < length[:, None])
+    target_B1S, pixel_B1W, inside_B1W = (
+        torch.from_numpy(values.astype(np.float32)).unsqueeze(1)
+        for values in (target / support, (pixel + 0.5) / support, inside)
+    )
+    weights = _cubic((pixel_B1W - target_B1S.mT).abs_()).mul_(inside_B1W)
     return weights.div_(weights.sum(dim=-1, keepdim=True))
 
 
@@ -132,16 +134,16 @@ def _saturation(x: Tensor, factor: Tensor) -> Tensor:
 def _hue(x: Tensor, shift: Tensor) -> Tensor:
     """Turn the hue by a share of the circle, by way of HSV.
 
-    A channel of HSV → RGB is v − c·clamp(2 − |k|, 0, 1) with k = n + 6h brought into [−3, 3] and n = 3, 1, −1.
+    A channel of HSV → RGB is v − c·clamp(2 − 6|k|, 0, 1) with k = n/6 + h brought into [−1/2, 1/2] and n = 3, 1, −1.
     """
     r, g, b = x.unbind(1)
     value = torch.maximum(torch.maximum(r, g), b)
     chroma = value - torch.minimum(torch.minimum(r, g), b)
     from_green, from_blue = (b - r).add_(chroma, alpha=2), (r - g).add_(chroma, alpha=4)
     sixths = torch.where(value == r, g - b, torch.where(value == g, from_green, from_blue))
-    sixths.div_(chroma.clamp(min=1e-12)).add_(shift.squeeze(1), alpha=6)
-    k = sixths.unsqueeze(1) + x.new_tensor([3.0, 1.0, -1.0]).view(3, 1, 1)
-    k.sub_((k / 6).round_(), alpha=6).abs_().neg_().add_(2).clamp_(0, 1)
+    hue = sixths.div_(chroma.mul(6).clamp_(min=1e-12)).add_(shift.squeeze(1))
+    k = hue.unsqueeze(1) + x.new_tensor([3 / 6, 1 / 6, -1 / 6]).view(3, 1, 1)
+    k = k.sub_(k.round()).abs_().mul_(-6).add_(2).clamp_(0, 1)
     return torch.addcmul(value.unsqueeze(1), k, chroma.unsqueeze(1), value=-1)
 
 

@@ -49,15 +49,12 @@ def photo_views(
 
 def _decode_for(photo: Photo, boxes: Boxes, sizes: list[int]) -> tuple[Pixels, Boxes]:
     """The smallest decoding of which every crop has at least as many pixels as its view, and the boxes in it."""
-    sides = np.array(sizes)[:, None]
-    for reduce in _REDUCTIONS:
-        reduced = _reduce(boxes, reduce)
-        if (reduced[:, 2:] >= sides).all():
-            pixels = photo.pixels(reduce)
-            if pixels.shape[0] < photo.height:  # else only the whole could be had
-                return _writeable(pixels), reduced
-            return _writeable(pixels), boxes
-    return _writeable(photo.pixels(1)), boxes
+    room = (boxes[:, 2:] / np.array(sizes)[:, None]).min()
+    reduce = next((n for n in _REDUCTIONS if n <= room), 1)
+    pixels = np.require(photo.pixels(reduce), requirements=["C", "W"])  # what torch can share
+    if reduce == 1 or pixels.shape[0] == photo.height:  # some images can only be had whole
+        return pixels, boxes
+    return pixels, _reduce(boxes, reduce)
 
 
 def _reduce(boxes: Boxes, reduce: int) -> Boxes:
@@ -65,11 +62,6 @@ def _reduce(boxes: Boxes, reduce: int) -> Boxes:
     start = (boxes[:, :2] + reduce // 2) // reduce
     end = (boxes[:, :2] + boxes[:, 2:] + reduce // 2) // reduce
     return np.concatenate([start, end - start], axis=1)
-
-
-def _writeable(pixels: Pixels) -> Pixels:
-    """What torch can share: contiguous and writeable. Only arrays that a person handed in are neither."""
-    return np.require(pixels, requirements=["C", "W"])
 
 
 def _render(photo: Pixels, box: Boxes, size: int, drawn: ViewParameters, view: int) -> MatLike:
