@@ -131,6 +131,8 @@ def _too_large(size: str, limit: int | None) -> str:
 
 def _jpeg_pixels(stored: bytes, place: str, width: int, height: int, turn: int, reduce: int) -> Pixels:
     """RGB bytes of a JPEG; when the fast decoder stumbles Pillow decides, and decodes it whole."""
+    if turn != 1 and (height % reduce or width % reduce):
+        reduce = 1  # the last reduced pixel is a part of one, and turned it would be the first: all others would shift
     shape = (-(-height // reduce), -(-width // reduce), 3)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(stored, "RGB", min_height=shape[0], min_width=shape[1])
