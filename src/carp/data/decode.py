@@ -51,9 +51,18 @@ class Photo:
     pixels: Callable[[int], Pixels]
 
 
+@dataclass
+class _Limit:
+    pixels: int = MAX_IMAGE_PIXELS
+
+
+_limit = _Limit()
+
+
 def limit_pixels(count: int) -> None:
-    """Refuse images of more pixels, in this process: Pillow holds the limit, which guards all that it opens."""
-    Image.MAX_IMAGE_PIXELS = count
+    """Refuse images of more pixels, in this process."""
+    _limit.pixels = count
+    Image.MAX_IMAGE_PIXELS = max(count, MAX_IMAGE_PIXELS)  # Pillow's own must not be in the way; text has it too
 
 
 limit_pixels(MAX_IMAGE_PIXELS)
@@ -126,20 +135,20 @@ def _reason(stored: bytes, error: Exception) -> str:
 
 @contextmanager
 def _opened(stored: bytes, place: str) -> Iterator[Image.Image]:
-    limit = Image.MAX_IMAGE_PIXELS
     try:
         image = Image.open(io.BytesIO(stored))
-    except Image.DecompressionBombError:  # twice the limit or more
-        raise UnreadableImageError(place, _too_large("", limit)) from None
+    except Image.DecompressionBombError:  # Pillow does not tell the size
+        raise UnreadableImageError(place, _too_large("")) from None
     with image:
         width, height = image.size
-        if limit is not None and width * height > limit:
-            raise UnreadableImageError(place, _too_large(f" ({width}×{height})", limit))
+        if width * height > _limit.pixels:
+            raise UnreadableImageError(place, _too_large(f" ({width}×{height})"))
         yield image
 
 
-def _too_large(size: str, limit: int | None) -> str:
-    return f"it has more pixels{size} than max_image_pixels={limit} allows; raise that setting if you trust the file"
+def _too_large(size: str) -> str:
+    allowed = f"max_image_pixels={_limit.pixels} allows"
+    return f"it has more pixels{size} than {allowed}; raise that setting if you trust the file"
 
 
 def _jpeg_pixels(stored: bytes, place: str, width: int, height: int, turn: int, reduce: int) -> Pixels:
