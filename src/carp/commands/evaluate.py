@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.data.decode import limit_pixels
+from carp.data.decode import pixel_limit
 from carp.data.source import Source, open_source
 from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.knn import check_neighbours, knn_accuracy, knn_leave_one_out
@@ -56,7 +56,6 @@ def evaluate(
     if temperature <= 0:
         raise ConfigError(f"temperature must be greater than 0, received {temperature}.")
     config = open_run(run).config
-    limit_pixels(config.max_image_pixels)
     bank, queries = _labelled(data), _labelled(test) if test is not None else None
     if queries is not None and queries.classes != bank.classes:
         raise DataError(f"{bank.name} and {queries.name} have different classes: {_first_difference(bank, queries)}.")
@@ -64,7 +63,8 @@ def evaluate(
     display = Display(quiet=quiet)
 
     def features(name: str, source: Source) -> Features:
-        with display.counting(f"{name}, {source.name}", len(source)) as progress:
+        counting = display.counting(f"{name}, {source.name}", len(source))
+        with pixel_limit(config.max_image_pixels), counting as progress:
             return encode(name, source, progress)
 
     def encode(name: str, source: Source, progress: Progress) -> Features:

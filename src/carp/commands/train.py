@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from carp.checkpoint import list_checkpoints
 from carp.config import SMALL_IMAGE, Config, check_keys, read_recipe, resolve
-from carp.data.decode import limit_pixels
+from carp.data.decode import pixel_limit
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
 from carp.data.source import Source, hold_in_memory, open_source
@@ -47,7 +47,7 @@ def train(
     folder, display = Path(out), Display(quiet=quiet)
     config, source = open_data(data, recipe, overrides, folder)
     device = choose_device(config.device)
-    with locked(folder):
+    with locked(folder), pixel_limit(config.max_image_pixels):
         prepare_run(folder, config, source)
         if note := advice(source, config):
             display.warn(note)
@@ -81,7 +81,6 @@ def open_data(
     source = open_source(data)
     auto = values.get("micro_batch") == "auto"
     config = resolve({**values, "micro_batch": None} if auto else values, num_images=len(source))
-    limit_pixels(config.max_image_pixels)
     return (_with_micro_batch(config, folder) if auto else config), source
 
 

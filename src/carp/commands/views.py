@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from carp.commands.train import open_data
 from carp.config import SMALL_IMAGE, Config
 from carp.data.batch_views import batch_views
-from carp.data.decode import Stored, decode, fit_square, read_file
+from carp.data.decode import Stored, decode, fit_square, pixel_limit, read_file
 from carp.data.photo_views import photo_views
 from carp.data.source import SUFFIXES, Source
 from carp.data.view_parameters import draw_views, view_kinds
@@ -40,7 +40,8 @@ def views(
     """
     config, source = open_data(_as_source(data), recipe, overrides)
     chosen = np.unique(np.linspace(0, len(source) - 1, images).round().astype(int))
-    rows = [_row(source, int(index), config, epoch) for index in chosen for epoch in range(draws)]
+    with pixel_limit(config.max_image_pixels):
+        rows = [_row(source, int(index), config, epoch) for index in chosen for epoch in range(draws)]
     sizes = f"2 x {config.global_size} px"
     if config.local_views:
         sizes += f" + {config.local_views} x {config.local_size} px"

@@ -57,15 +57,18 @@ class _Limit:
 
 
 _limit = _Limit()
+Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS  # Pillow's own limit must not be in the way of ours
 
 
-def limit_pixels(count: int) -> None:
-    """Refuse images of more pixels, in this process."""
-    _limit.pixels = count
-    Image.MAX_IMAGE_PIXELS = max(count, MAX_IMAGE_PIXELS)  # Pillow's own must not be in the way; text has it too
-
-
-limit_pixels(MAX_IMAGE_PIXELS)
+@contextmanager
+def pixel_limit(count: int) -> Iterator[None]:
+    """Refuse images of more pixels for a while, in all threads of this process."""
+    before = _limit.pixels, Image.MAX_IMAGE_PIXELS
+    _limit.pixels, Image.MAX_IMAGE_PIXELS = count, max(count, MAX_IMAGE_PIXELS)
+    try:
+        yield
+    finally:
+        _limit.pixels, Image.MAX_IMAGE_PIXELS = before
 
 
 def read_file(path: Path) -> bytes:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from carp.config import SMALL_IMAGE, Config
 from carp.data.batch_views import batch_views
-from carp.data.decode import limit_pixels
+from carp.data.decode import pixel_limit
 from carp.data.photo_views import photo_views
 from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, Source
@@ -153,10 +153,10 @@ class _Photos(Dataset[list[Tensor] | str]):
 
     def __getitem__(self, item: tuple[int, int]) -> list[Tensor] | str:
         epoch, index = item
-        limit_pixels(self._max_pixels)  # a worker may be a process of its own making
         try:
             stored, place = self._source.fetch(index), self._source.place(index)
-            return photo_views(stored, place, self._kinds, seed=self._seed, epoch=epoch, index=index)
+            with pixel_limit(self._max_pixels):
+                return photo_views(stored, place, self._kinds, seed=self._seed, epoch=epoch, index=index)
         except DataError as error:
             return str(error)
 

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import nn
 
 from carp.config import Config
-from carp.data.decode import Pixels, Stored, limit_pixels, read_file
+from carp.data.decode import Pixels, Stored, read_file
 from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, open_source
 from carp.device import choose_device
@@ -89,7 +89,6 @@ def load(path: str | Path, branch: BranchName = "teacher", *, device: str = "aut
     weights = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
     module = Branch(run.config).encoder
     module.load_state_dict(weights)
-    limit_pixels(run.config.max_image_pixels)
     return Encoder(module, size=run.config.global_size, device=choose_device(device))
 
 
