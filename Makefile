@@ -30,6 +30,7 @@ check: setup           ## style, types, layers
 bench: setup           ## time CARP beside its peers
 	$(BIN)/python -m benchmarks.head
 	$(BIN)/python -m benchmarks.sources --quick
+	$(BIN)/python -m benchmarks.views
 	$(BIN)/python -m benchmarks.yardsticks --quick
 
 clean:

@@ -170,6 +170,25 @@ def _check_data(
     raise typer.Exit(0 if found.ok else 1)
 
 
+@app.command("views", context_settings=_WITH_SETTINGS)
+def _views(
+    context: typer.Context,
+    data: Annotated[str, typer.Argument(help="An image, a folder of images, or embedded:shapes.")],
+    settings: Overrides = None,
+    out: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("views.png"),
+    recipe: Annotated[
+        str | None, typer.Option(help="Recipe name (`carp recipes`) or YAML file. Default: folder.")
+    ] = None,
+    images: Annotated[int, typer.Option(min=1, max=100, help="How many images of a folder.")] = 3,
+    draws: Annotated[int, typer.Option(min=1, max=100, help="How often the views of each are drawn.")] = 2,
+) -> None:
+    """Draw a sheet of images and their views, as the model sees them."""
+    overrides = _parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
+    from carp.commands.views import views
+
+    typer.echo(f"views: {views(data, recipe, out=out, images=images, draws=draws, **overrides)}")
+
+
 @app.command("recipes")
 def _recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe's file. Default: list all.")] = None,

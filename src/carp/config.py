@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from carp.errors import ConfigError, nearest
 
+MAX_IMAGE_PIXELS = 200_000_000  # the largest sensors; 600 MB once decoded
 SMALL_IMAGE = 64  # up to this side: a small stem, images held in memory, views rendered a batch at a time
 RECIPES = Path(__file__).parent / "recipes"
 
@@ -170,6 +171,11 @@ class Config(BaseModel):
     channels_last: bool = Field(True, description="Memory layout of images; true is faster for convolutions.")
     compile: bool = Field(False, description="Compile the student's encoder: slow start, then maybe faster steps.")
     workers: int = Field(2, ge=0, description=f"Processes that decode images, for global_size above {SMALL_IMAGE}.")
+    max_image_pixels: int = Field(
+        MAX_IMAGE_PIXELS,
+        ge=1,
+        description="Largest image that is decoded, in pixels; larger ones count as unreadable.",
+    )
 
     # Run
     validation: str | None = Field(

@@ -52,7 +52,7 @@ def test_every_command_runs(cli: Cli, images: None) -> None:
             assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words
         else:
             assert (program, *words) == ("pip", "install", ".")
-    assert {"train", "eval", "settings", "recipes"} <= ran
+    assert {"train", "eval", "settings", "recipes", "views"} <= ran
 
 
 def test_settings_of_the_commands_are_valid_as_written() -> None:

@@ -1,6 +1,8 @@
-"""Whatever bytes an image file holds, reading it gives pixels or one line that names the file."""
+"""Whatever bytes an image file holds, reading it gives pixels or one line that names the file, and prints nothing."""
 
 import io
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +11,87 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from carp.config import Config
 from carp.data.decode import decode, read_file
-from carp.errors import DataError
+from carp.data.photo_views import photo_views
+from carp.data.view_parameters import view_kinds
+from carp.errors import DataError, UnreadableImageError
 from tests.helpers import tiny_images
 
-FORMATS = ["png", "jpeg", "gif", "tiff", "bmp", "webp", "ppm"]
+FORMATS = ["png", "jpeg", "progressive", "cmyk", "gif", "animated", "tiff", "lzw", "bmp", "webp", "ppm"]
+SAVED_AS = {"progressive": "jpeg", "cmyk": "jpeg", "animated": "gif", "lzw": "tiff"}
+DAMAGED = 300  # of every format
+KINDS = view_kinds(Config(global_size=72, local_size=16, local_views=1))
 
 
 def encoded(kind: str) -> bytes:
+    """A small image with an EXIF block, as large as damage needs."""
+    image = Image.fromarray(tiny_images(1, 24)[0])
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    options: dict[str, object] = {} if kind in {"gif", "animated", "bmp", "ppm"} else {"exif": exif}
+    options |= {
+        "progressive": {"progressive": True},
+        "animated": {"save_all": True, "append_images": [image.rotate(90)]},
+        "lzw": {"compression": "tiff_lzw"},
+    }.get(kind, {})
     buffer = io.BytesIO()
-    Image.fromarray(tiny_images(1, 24)[0]).save(buffer, kind)
+    (image.convert("CMYK") if kind == "cmyk" else image).save(buffer, SAVED_AS.get(kind, kind), **options)
     return buffer.getvalue()
+
+
+def damaged(kind: str, count: int) -> Iterator[bytes]:
+    """Files cut short, with bytes changed, zeroed, left out or doubled; half of it near the head."""
+    whole, rng = encoded(kind), np.random.default_rng(sum(kind.encode()))
+    for _ in range(count):
+        content = bytearray(whole)
+        for _ in range(rng.integers(1, 5)):
+            place = int(rng.integers(0, len(content) if rng.random() < 0.5 else min(200, len(content))))
+            length = int(rng.integers(1, 30))
+            damage = rng.integers(5)
+            if damage == 0:
+                del content[max(2, place) :]
+            elif damage == 1:
+                content[place : place + 1] = rng.bytes(1)
+            elif damage == 2:
+                content[place : place + length] = bytes(length)
+            elif damage == 3:
+                del content[place : place + length]
+            else:
+                content[place:place] = content[place : place + length]
+            if not content:
+                break
+        yield bytes(content)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_thousands_of_damaged_files_give_views_or_one_error(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    outcomes = {"views": 0, "error": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pytest turned on what the package turns off
+        for index, content in enumerate(damaged(kind, DAMAGED)):
+            try:
+                views = photo_views(content, f"file-{index}", KINDS, seed=0, epoch=0, index=index)
+            except UnreadableImageError as error:
+                outcomes["error"] += 1
+                assert f"file-{index}" in str(error)
+                assert "\n" not in str(error)
+                assert error.reason
+            else:
+                outcomes["views"] += 1
+                assert [tuple(view.shape) for view in views] == [(3, 72, 72), (3, 72, 72), (3, 16, 16)]
+    assert min(outcomes.values()) > 0, outcomes  # the damage is neither nothing nor all
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_file_cut_anywhere_in_its_first_half_is_an_error(kind: str) -> None:
+    whole = encoded(kind)
+    if kind == "animated":
+        whole = encoded("gif")  # of which the first frame fills the file
+    for length in range(0, len(whole) // 2, 7):
+        with pytest.raises(UnreadableImageError):
+            decode(whole[:length], "cut")
 
 
 @pytest.mark.parametrize("kind", FORMATS)

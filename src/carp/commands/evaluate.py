@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from carp.commands.train import open_more
 from carp.config import Config
+from carp.data.decode import pixel_limit
 from carp.data.source import Openable, Source
 from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.knn import check_neighbours, knn_accuracy, knn_leave_one_out
@@ -72,7 +73,8 @@ def evaluate(
     left_out: dict[str, int] = {}
 
     def labelled(source: Source, encode: Encode, name: str) -> Labelled:
-        with display.counting(f"{name}, {source.name}", len(source)) as progress:
+        counting = display.counting(f"{name}, {source.name}", len(source))
+        with pixel_limit(config.max_image_pixels), counting as progress:
             found = encode(source, progress)
         if (note := found.note()) and source.name not in left_out:
             left_out[source.name] = len(found.unreadable)

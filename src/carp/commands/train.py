@@ -8,6 +8,7 @@ import torch
 
 from carp.checkpoint import list_checkpoints
 from carp.config import Config, check_keys, read_recipe, resolve
+from carp.data.decode import pixel_limit
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
 from carp.data.memory import hold_in_memory, is_held
@@ -50,7 +51,7 @@ def train(
     folder, display = Path(out), Display(quiet=quiet)
     config, source = open_data(data, recipe, overrides, folder, display)
     device = choose_device(config.device)
-    with locked(folder):
+    with locked(folder), pixel_limit(config.max_image_pixels):
         prepare_run(folder, config, source)
         keep_index(source, folder / INDEX)
         if note := advice(source, config):

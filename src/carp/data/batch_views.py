@@ -21,7 +21,6 @@ from carp.data.view_parameters import (
     draw_view,
 )
 
-_CUBIC_A = -0.5  # Pillow's bicubic
 _GREY = (0.2989, 0.587, 0.114)
 _SOLARISE_ABOVE = 128 / 255
 
@@ -36,7 +35,7 @@ def batch_views(
 ) -> list[Tensor]:
     """All views of a batch of images [B, H, W, 3], each a float tensor [B, 3, S, S] in [0, 1]."""
     _, height, width, _ = images.shape
-    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).float().div_(255)
+    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().float().div_(255)
     views = []
     for view, kind in enumerate(kinds):
         drawn = draw_view(
@@ -70,43 +69,53 @@ def _apply(x: Tensor, chosen: NDArray[np.bool_], operation, values: NDArray[np.f
     if len(rows):
         rows_t = torch.from_numpy(rows)
         value = torch.from_numpy(values[rows]).float().view(-1, 1, 1, 1)
-        x[rows_t] = operation(x[rows_t], value)
+        x.index_copy_(0, rows_t, operation(x.index_select(0, rows_t), value))
 
 
 def _crop_and_flip(images: Tensor, size: int, drawn: ViewParameters) -> Tensor:
     """Resample the boxes to size × size; a flip reverses the target columns."""
     top, left, height, width = (drawn.box[:, i].astype(np.float64) for i in range(4))
-    rows_BSH = _bicubic_weights(top, height, size, images.shape[2])
-    columns_BSW = _bicubic_weights(left, width, size, images.shape[3])
-    flipped = torch.from_numpy(drawn.flip).view(-1, 1, 1)
-    columns_BSW = torch.where(flipped, columns_BSW.flip(1), columns_BSW)
-    x = torch.matmul(rows_BSH[:, None], images)
-    return torch.matmul(x, columns_BSW[:, None].transpose(-1, -2)).clamp_(0, 1)
+    rows_BSH = _bicubic_weights(top, height, size, images.shape[2], np.zeros_like(drawn.flip))
+    columns_BSW = _bicubic_weights(left, width, size, images.shape[3], drawn.flip)
+    columns_BWS = columns_BSW.transpose(1, 2).contiguous()
+    x = torch.bmm(images.flatten(1, 2), columns_BWS).view(*images.shape[:3], size)
+    return torch.matmul(rows_BSH[:, None], x).clamp_(0, 1)
 
 
-def _bicubic_weights(start: NDArray[np.float64], length: NDArray[np.float64], size: int, source: int) -> Tensor:
-    """Weights [B, size, source] of Pillow's antialiased bicubic resize of `length` pixels from `start`."""
-    scale = (length / size)[:, None, None]
+def _bicubic_weights(
+    start: NDArray[np.float64],
+    length: NDArray[np.float64],
+    size: int,
+    source: int,
+    flip: NDArray[np.bool_],
+) -> Tensor:
+    """Weights [B, size, source] of Pillow's antialiased bicubic resize of `length` pixels from `start`, or back."""
+    scale = (length / size)[:, None]
     support = np.maximum(scale, 1.0)  # a downscale widens the kernel: that is the antialiasing
-    centre = start[:, None, None] + (np.arange(size)[None, :, None] + 0.5) * scale
-    pixel = np.arange(source)[None, None, :]
-    inside = (pixel >= start[:, None, None]) & (pixel < (start + length)[:, None, None])
-    weights = torch.from_numpy(((pixel + 0.5 - centre) / support).astype(np.float32)).abs_()
-    weights = _cubic(weights) * torch.from_numpy(inside)
-    return weights / weights.sum(dim=-1, keepdim=True)
+    target = (np.arange(size) + 0.5) * scale
+    target = np.where(flip[:, None], target[:, ::-1], target)
+    pixel = np.arange(source) - start[:, None]  # counted from the box, so that float32 is exact enough
+    inside = (pixel >= 0) & (pixel < length[:, None])
+    target_B1S, pixel_B1W, inside_B1W = (
+        torch.from_numpy(values.astype(np.float32)).unsqueeze(1)
+        for values in (target / support, (pixel + 0.5) / support, inside)
+    )
+    weights = _cubic((pixel_B1W - target_B1S.mT).abs_()).mul_(inside_B1W)
+    return weights.div_(weights.sum(dim=-1, keepdim=True))
 
 
 def _cubic(d: Tensor) -> Tensor:
-    """Keys' cubic kernel of the distances d >= 0."""
-    a = _CUBIC_A
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = (((d - 5) * d + 8) * d - 4) * a
-    return torch.where(d < 1, near, torch.where(d < 2, far, 0.0))
+    """Keys' cubic kernel with a = −1/2 (Pillow's) of the distances d >= 0.
+
+    In u = max(1 − d, 0) and v = max(2 − d, 0) it is u²(1 − 2u) + v²(v − 1)/2, without a case.
+    """
+    u, v = (1 - d).clamp_(min=0), (2 - d).clamp_(min=0)
+    return (v * v).mul_(v.sub_(1)).mul_(0.5).addcmul_(u * u, u.mul_(-2).add_(1))
 
 
 def _luma(x: Tensor) -> Tensor:
     r, g, b = x.unbind(1)
-    return (_GREY[0] * r + _GREY[1] * g + _GREY[2] * b).unsqueeze(1)
+    return (_GREY[0] * r).add_(g, alpha=_GREY[1]).add_(b, alpha=_GREY[2]).unsqueeze(1)
 
 
 def _brightness(x: Tensor, factor: Tensor) -> Tensor:
@@ -114,30 +123,28 @@ def _brightness(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def _contrast(x: Tensor, factor: Tensor) -> Tensor:
-    mean = _luma(x).mean(dim=(1, 2, 3), keepdim=True)
-    return torch.lerp(mean.expand_as(x), x, factor).clamp_(0, 1)
+    mean = _luma(x).flatten(1).mean(dim=1).view(-1, 1, 1, 1)
+    return (x * factor).add_(mean * (1 - factor)).clamp_(0, 1)
 
 
 def _saturation(x: Tensor, factor: Tensor) -> Tensor:
-    return torch.lerp(_luma(x).expand_as(x), x, factor).clamp_(0, 1)
+    return (x * factor).add_(_luma(x).mul_(1 - factor)).clamp_(0, 1)
 
 
 def _hue(x: Tensor, shift: Tensor) -> Tensor:
     """Turn the hue by a share of the circle, by way of HSV.
 
-    A channel of HSV → RGB is v − c·clamp(min(k, 4 − k), 0, 1) with k = (n + 6h) mod 6 and n = 5, 3, 1.
+    A channel of HSV → RGB is v − c·clamp(2 − 6|k|, 0, 1) with k = n/6 + h brought into [−1/2, 1/2] and n = 3, 1, −1.
     """
-    value, minimum = x.amax(dim=1), x.amin(dim=1)
-    chroma = value - minimum
     r, g, b = x.unbind(1)
-    safe = torch.where(chroma > 0, chroma, 1.0)
-    sector = torch.where(value == r, (g - b) / safe, torch.where(value == g, (b - r) / safe + 2, (r - g) / safe + 4))
-    sector = sector + 6 * shift.squeeze(1)
-    channels = []
-    for n in (5.0, 3.0, 1.0):
-        k = torch.remainder(sector + n, 6.0)
-        channels.append(value - chroma * torch.minimum(k, 4 - k).clamp_(0, 1))
-    return torch.stack(channels, dim=1)
+    value = torch.maximum(torch.maximum(r, g), b)
+    chroma = value - torch.minimum(torch.minimum(r, g), b)
+    from_green, from_blue = (b - r).add_(chroma, alpha=2), (r - g).add_(chroma, alpha=4)
+    sixths = torch.where(value == r, g - b, torch.where(value == g, from_green, from_blue))
+    hue = sixths.div_(chroma.mul(6).clamp_(min=1e-12)).add_(shift.squeeze(1))
+    k = hue.unsqueeze(1) + x.new_tensor([3 / 6, 1 / 6, -1 / 6]).view(3, 1, 1)
+    k = k.sub_(k.round()).abs_().mul_(-6).add_(2).clamp_(0, 1)
+    return torch.addcmul(value.unsqueeze(1), k, chroma.unsqueeze(1), value=-1)
 
 
 def _blur(x: Tensor, sigma: Tensor) -> Tensor:

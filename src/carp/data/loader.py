@@ -24,11 +24,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from carp.config import Config
 from carp.data.batch_views import batch_views
+from carp.data.decode import pixel_limit
 from carp.data.memory import is_held, is_readable
 from carp.data.order import Order
 from carp.data.photo_views import photo_views
 from carp.data.quarantine import Misses, Quarantine, Unreadable, nothing_instead, proves_too_many, substitutes
-from carp.data.source import ArraySource, Source, read
+from carp.data.source import ArraySource, Source
 from carp.data.view_parameters import view_kinds
 from carp.errors import BadImagesError, DataError, UnreadableImageError
 
@@ -158,16 +159,18 @@ class _Photos(Dataset[_Rendered]):
     def __init__(self, source: Source, config: Config) -> None:
         self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
         self._max_bad_share = config.max_bad_share
+        self._max_pixels = config.max_image_pixels
 
     def __getitems__(self, items: list[tuple[int, int]]) -> _Rendered:
         misses = Misses()
         try:
-            views = [self._views(epoch, index, misses) for epoch, index in items]
+            with pixel_limit(self._max_pixels):
+                views = [self._views(epoch, index, misses) for epoch, index in items]
         except BadImagesError as error:
             return _Rendered([], misses, error)
         except DataError as error:
             return _Rendered([], misses, DataError(str(error)))  # other kinds may not survive the way to the parent
-        return _Rendered([torch.stack(view) for view in zip(*views, strict=True)], misses)
+        return _Rendered([_stack(view) for view in zip(*views, strict=True)], misses)
 
     def _views(self, epoch: int, index: int, misses: Misses) -> list[Tensor]:
         """The views of an image, or of the first one that can be read among those that may take its place."""
@@ -175,13 +178,19 @@ class _Photos(Dataset[_Rendered]):
         for drawn, taken in enumerate(chain([index], others)):
             misses.drawn += drawn > 0
             try:
-                return photo_views(read(self._source, taken), self._kinds, seed=self._seed, epoch=epoch, index=index)
+                stored, place = self._source.fetch(taken), self._source.place(taken)
+                return photo_views(stored, place, self._kinds, seed=self._seed, epoch=epoch, index=index)
             except UnreadableImageError as error:
                 misses.unreadable.append(Unreadable(taken, error.place, error.reason))
                 misses.drawn_unreadable += drawn > 0
             if proves_too_many(misses.drawn, misses.drawn_unreadable, self._max_bad_share):
                 break
         raise nothing_instead(self._source.place(index))
+
+
+def _stack(views: tuple[Tensor, ...]) -> Tensor:
+    """Views of photographs are channels-last, which only a stack in that order keeps."""
+    return torch.stack([view.permute(1, 2, 0) for view in views]).permute(0, 3, 1, 2)
 
 
 class _StepSampler:
@@ -207,7 +216,24 @@ def normalise(images: Tensor, device: torch.device, *, channels_last: bool = Fal
     """Move images (bytes, or floats in [0, 1]) to the device and apply ImageNet's mean and deviation."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = images.to(device, non_blocking=True)
-    x = x.float().div_(255) if x.dtype == torch.uint8 else x
     mean = torch.tensor(IMAGENET_MEAN, device=device).view(3, 1, 1)
     std = torch.tensor(IMAGENET_STD, device=device).view(3, 1, 1)
-    return ((x - mean) / std).contiguous(memory_format=layout)
+    if x.dtype == torch.uint8:
+        return _normalise_bytes(x, 1 / (255 * std), -mean / std, layout)
+    return torch.addcmul(-mean / std, x, 1 / std).contiguous(memory_format=layout)
+
+
+def _normalise_bytes(x: Tensor, scale: Tensor, shift: Tensor, layout: torch.memory_format) -> Tensor:
+    """x·scale + shift as floats, in the order of memory; on a CPU an image at a time, which stays in its cache."""
+    floats = torch.empty(x.shape, device=x.device, memory_format=layout)
+    rows = floats.flatten(2)
+    if layout == torch.channels_last:
+        rows = floats.permute(0, 2, 3, 1).flatten(2)
+        scale, shift = (value.flatten().repeat(x.shape[-1]) for value in (scale, shift))
+    else:
+        scale, shift = scale.flatten(1), shift.flatten(1)
+    parts = zip(floats, x, rows, strict=True) if x.device.type == "cpu" else [(floats, x, rows)]
+    for target, source, row in parts:
+        target.copy_(source)
+        torch.addcmul(shift, row, scale, out=row)
+    return floats

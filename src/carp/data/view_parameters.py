@@ -5,7 +5,9 @@ views from the same distributions, and a view is the same whoever renders it. Th
 RandomResizedCrop, RandomHorizontalFlip, ColorJitter, RandomGrayscale, GaussianBlur and RandomSolarize.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +26,7 @@ BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
+Boxes = NDArray[np.int64]  # [..., 4]: top, left, height, width of a crop in pixels
 
 
 @dataclass(frozen=True)
@@ -42,9 +45,9 @@ class ViewKind:
 
 @dataclass(frozen=True)
 class ViewParameters:
-    """Drawn values for a batch of images, an entry an image."""
+    """Drawn values for a batch of images, an entry an image; or for the views of one image, an entry a view."""
 
-    box: NDArray[np.int64]  # [B, 4]: top, left, height, width of the crop in pixels
+    box: Boxes  # [B, 4]
     flip: BoolArray
     jitter: BoolArray
     factors: FloatArray  # [B, 4]: brightness, contrast, saturation, hue
@@ -73,6 +76,34 @@ def view_kinds(config: Config) -> list[ViewKind]:
     ]
 
 
+@dataclass(frozen=True)
+class _Chances:
+    """Kinds of views as arrays, an entry a kind."""
+
+    low: FloatArray
+    high: FloatArray
+    flip: FloatArray
+    jitter: FloatArray
+    strength: FloatArray  # [kinds, 4]
+    grey: FloatArray
+    blur: FloatArray
+    solarise: FloatArray
+
+
+@lru_cache(maxsize=64)
+def _chances(kinds: tuple[ViewKind, ...]) -> _Chances:
+    return _Chances(
+        low=np.array([kind.scale[0] for kind in kinds]),
+        high=np.array([kind.scale[1] for kind in kinds]),
+        flip=np.array([kind.flip for kind in kinds]),
+        jitter=np.array([kind.jitter for kind in kinds]),
+        strength=np.array([kind.strength for kind in kinds]),
+        grey=np.array([kind.grey for kind in kinds]),
+        blur=np.array([kind.blur for kind in kinds]),
+        solarise=np.array([kind.solarise for kind in kinds]),
+    )
+
+
 def draw_view(
     kind: ViewKind,
     *,
@@ -84,12 +115,27 @@ def draw_view(
     widths: ArrayLike,
 ) -> ViewParameters:
     """Draw the parameters of view number `view` for the images `indices` of the given pixel sizes."""
-    u = uniforms(key(seed, Purpose.VIEW, epoch, np.atleast_1d(indices), view), 34)
+    keys = key(seed, Purpose.VIEW, epoch, np.atleast_1d(indices), view)
+    return _draw(keys, _chances((kind,)), np.atleast_1d(heights), np.atleast_1d(widths))
+
+
+def draw_views(
+    kinds: Sequence[ViewKind], *, seed: int, epoch: int, index: int, height: int, width: int
+) -> ViewParameters:
+    """Draw the parameters of all views of one image, an entry a view: the same that `draw_view` gives one by one."""
+    keys = key(seed, Purpose.VIEW, epoch, index, np.arange(len(kinds)))
+    return _draw(keys, _chances(tuple(kinds)), np.array([height]), np.array([width]))
+
+
+def _draw(
+    keys: NDArray[np.uint64], kind: _Chances, heights: NDArray[np.int64], widths: NDArray[np.int64]
+) -> ViewParameters:
+    """Sizes and kinds have an entry for every key, or one for all."""
+    u = uniforms(keys, 34)
     crop, rest = u[:, :22], u[:, 22:]
-    strength = np.array(kind.strength)
-    spread = (2 * rest[:, 2:6] - 1) * strength
+    spread = (2 * rest[:, 2:6] - 1) * kind.strength
     return ViewParameters(
-        box=_draw_crop(crop, kind.scale, np.atleast_1d(heights), np.atleast_1d(widths)),
+        box=_draw_crop(crop, kind.low, kind.high, heights, widths),
         flip=rest[:, 0] < kind.flip,
         jitter=rest[:, 1] < kind.jitter,
         factors=spread + np.array([1.0, 1.0, 1.0, 0.0]),
@@ -103,13 +149,14 @@ def draw_view(
 
 def _draw_crop(
     u: FloatArray,
-    scale: tuple[float, float],
+    low: FloatArray,
+    high: FloatArray,
     heights: NDArray[np.int64],
     widths: NDArray[np.int64],
-) -> NDArray[np.int64]:
+) -> Boxes:
     """A box of random area and shape; after ten attempts that do not fit, the largest central one that may."""
     n = _CROP_ATTEMPTS
-    area = (heights * widths)[:, None] * (scale[0] + u[:, :n] * (scale[1] - scale[0]))
+    area = (heights * widths)[:, None] * (low[:, None] + u[:, :n] * (high - low)[:, None])
     ratio = np.exp((2 * u[:, n : 2 * n] - 1) * _LOG_RATIO)
     width = np.rint(np.sqrt(area * ratio)).astype(np.int64)
     height = np.rint(np.sqrt(area / ratio)).astype(np.int64)

@@ -1,0 +1,99 @@
+"""`carp views`: what the model sees of an image, as a picture."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.commands.train import open_data
+from carp.config import SMALL_IMAGE, Config
+from carp.data.batch_views import batch_views
+from carp.data.decode import Stored, decode, fit_square, pixel_limit, read_file
+from carp.data.folder import SUFFIXES
+from carp.data.photo_views import photo_views
+from carp.data.source import Openable, Source
+from carp.data.view_parameters import draw_views, view_kinds
+from carp.report.sheet import Row, draw_sheet
+
+
+def views(
+    data: Openable,
+    recipe: str | Path | None = None,
+    *,
+    out: str | Path = "views.png",
+    images: int = 3,
+    draws: int = 2,
+    **overrides: Any,
+) -> Path:
+    """Draw a sheet of an image, or of a few images of a data set, with the views that training makes of them.
+
+    Args:
+        data: An image file, or whatever `train` takes.
+        recipe: Name of a recipe, or a YAML file; `folder` when None.
+        out: The PNG to write.
+        images: How many images of a data set, evenly spread over it.
+        draws: How often the views of each are drawn, as in as many epochs.
+        **overrides: Any setting of the configuration, as in `key=value` on the command line.
+
+    Returns:
+        The path of the PNG.
+    """
+    config, source = open_data(_as_source(data), recipe, overrides)
+    chosen = np.unique(np.linspace(0, len(source) - 1, images).round().astype(int))
+    with pixel_limit(config.max_image_pixels):
+        rows = [_row(source, int(index), config, epoch) for index in chosen for epoch in range(draws)]
+    sizes = f"2 x {config.global_size} px"
+    if config.local_views:
+        sizes += f" + {config.local_views} x {config.local_size} px"
+    draw_sheet(f"{source.name}: {sizes}, recipe {recipe or 'folder'}, seed {config.seed}", rows, Path(out))
+    return Path(out)
+
+
+def _row(source: Source, index: int, config: Config, epoch: int) -> Row:
+    """The views of one image in one epoch, rendered as training renders them."""
+    kinds, place, seed = view_kinds(config), source.place(index), config.seed
+    stored = source.fetch(index)
+    image = decode(stored, place)
+    if config.global_size <= SMALL_IMAGE:
+        image = fit_square(image, config.global_size)
+        batch = batch_views(image[None].copy(), kinds, seed=seed, epoch=epoch, indices=np.array([index]))
+        made = [(255 * view[0]).round().byte() for view in batch]
+    else:
+        made = photo_views(stored, place, kinds, seed=seed, epoch=epoch, index=index)
+    height, width, _ = image.shape
+    return Row(
+        caption=f"{place}   {width} x {height}, epoch {epoch}",
+        image=image,
+        boxes=draw_views(kinds, seed=seed, epoch=epoch, index=index, height=height, width=width).box,
+        views=[view.permute(1, 2, 0).numpy() for view in made],
+    )
+
+
+def _as_source(data: str | Path | NDArray[np.uint8] | Source) -> str | Path | NDArray[np.uint8] | Source:
+    """A single image file is a source of one image here; all else is what it is everywhere."""
+    if isinstance(data, str | Path):
+        path = Path(data).expanduser()
+        if path.is_file() and path.suffix.lower() in SUFFIXES:
+            return _OneImage(path)
+    return data
+
+
+class _OneImage:
+    """A source of one file."""
+
+    fingerprint, labels, classes = "", None, ()
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.name
+
+    def __len__(self) -> int:
+        return 1
+
+    def fetch(self, _index: int) -> Stored:
+        """The bytes of the file."""
+        return read_file(self.path)
+
+    def place(self, _index: int) -> str:
+        """Its path."""
+        return str(self.path)
