@@ -5,14 +5,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from carp.commands.train import counted, open_data
 from carp.data.check import Range, Scan, scan
+from carp.data.decode import pixel_limit
 from carp.data.pace import measure_pace
 from carp.data.part import at_random
-from carp.data.source import Source
+from carp.data.source import Openable
 from carp.errors import ConfigError, DataError
 from carp.training.display import Display
 from carp.training.timing import in_words
@@ -79,7 +77,7 @@ class DataCheck:
 
 
 def check_data(
-    data: str | Path | NDArray[np.uint8] | Source,
+    data: Openable,
     recipe: str | Path | None = None,
     *,
     limit: int | None = None,
@@ -100,9 +98,10 @@ def check_data(
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, received {limit}.")
-    config, source = open_data(data, recipe, overrides)
+    display = Display(quiet=quiet)
+    config, source = open_data(data, recipe, overrides, display=display)
     part = at_random(source, limit or len(source), seed=0)
-    with Display(quiet=quiet).counting("checking images", len(part)) as progress:
+    with display.counting("checking images", len(part)) as progress, pixel_limit(config.max_image_pixels):
         found = scan(part, view_size=config.global_size, progress=progress)
     found = replace(found, broken=[replace(bad, index=int(part.indices[bad.index])) for bad in found.broken])
     result = DataCheck(source.name, len(source), config.global_size, found, None, {})

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from carp.commands.train import open_data
 from carp.config import SMALL_IMAGE, Config
@@ -70,7 +69,7 @@ def _row(source: Source, index: int, config: Config, epoch: int) -> Row:
     )
 
 
-def _as_source(data: str | Path | NDArray[np.uint8] | Source) -> str | Path | NDArray[np.uint8] | Source:
+def _as_source(data: Openable) -> Openable:
     """A single image file is a source of one image here; all else is what it is everywhere."""
     if isinstance(data, str | Path):
         path = Path(data).expanduser()
