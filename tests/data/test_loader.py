@@ -211,7 +211,7 @@ def test_a_substitute_is_seen_through_the_views_of_the_image_that_was_due(damage
     for batch in PhotoLoader(damaged, photo_config(workers=0, max_bad_share=0.5)).batches(0, 6):
         for row, index in enumerate(map(int, batch.indices)):
             taken = expected_substitute(0, batch.epoch, index) if index in BAD else index
-            views = photo_views(pictures()[taken], kinds, seed=0, epoch=batch.epoch, index=index)
+            views = photo_views(pictures()[taken], "", kinds, seed=0, epoch=batch.epoch, index=index)
             assert all(torch.equal(a[row], b) for a, b in zip(batch.views, views, strict=True))
 
 
