@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from carp.commands.train import counted, open_data
+from carp.commands.inputs import open_data
+from carp.commands.train import counted
 from carp.data.check import Range, Scan, scan
 from carp.data.decode import pixel_limit
 from carp.data.pace import measure_pace

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from carp.commands.train import counted, open_data
+from carp.commands.inputs import open_data
+from carp.commands.train import counted
 from carp.config import SMALL_IMAGE, Config, to_yaml
 from carp.data.image_size import advice
 from carp.data.loader import make_loader

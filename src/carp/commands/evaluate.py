@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.commands.train import open_more
+from carp.commands.inputs import open_more
 from carp.config import Config
 from carp.data.decode import pixel_limit
 from carp.data.source import Openable, Source

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 
 from carp.checkpoint import list_checkpoints
-from carp.config import Config, check_keys, read_recipe, resolve
+from carp.commands.inputs import INDEX, open_data, open_more
+from carp.config import Config
 from carp.data.decode import pixel_limit
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
 from carp.data.memory import hold_in_memory, is_held
 from carp.data.quarantine import Misses, Quarantine
-from carp.data.source import Openable, Source, keep_index, open_source
+from carp.data.source import Openable, Source, keep_index
 from carp.device import choose_device
 from carp.errors import MissingExtraError
 from carp.evaluation.validation import make_validation
@@ -21,10 +22,7 @@ from carp.report.plots import plot_run
 from carp.run_folder import Run, locked, open_run, prepare_run
 from carp.training.display import Display
 from carp.training.loop import Training
-from carp.training.micro_batch import choose_micro_batch
 from carp.training.run_log import read_metrics
-
-INDEX = "index"  # in the run folder: what is known of the images, so that they need not be found again
 
 
 def train(
@@ -77,45 +75,6 @@ def train(
         except (MissingExtraError, OSError) as error:  # the run is complete and saved: no reason to fail
             display.warn(f"plots.png was not drawn: {error}")
     return open_run(folder)
-
-
-def open_data(
-    data: Openable,
-    recipe: str | Path | None,
-    overrides: dict[str, Any],
-    folder: Path | None = None,
-    display: Display | None = None,
-) -> tuple[Config, Source]:
-    """The resolved configuration and the images."""
-    values = {**read_recipe(recipe or "folder"), **overrides}
-    check_keys(values)  # before a large folder is listed
-    with (display or Display(quiet=True)).counting("finding images", None) as progress:
-        source = open_source(
-            data,
-            kind=values.get("source", "auto"),
-            root=values.get("root"),
-            download=values.get("download", False),
-            index=folder / INDEX if folder is not None else None,
-            progress=progress,
-        )
-    auto = values.get("micro_batch") == "auto"
-    config = resolve({**values, "micro_batch": None} if auto else values, num_images=len(source))
-    return (_with_micro_batch(config, folder) if auto else config), source
-
-
-def open_more(data: Openable, config: Config, folder: Path, display: Display) -> Source:
-    """Open images beside those of training, with the run's `root` and `download`; what they are, their path says."""
-    with display.counting("finding images", None) as progress:
-        return open_source(data, root=config.root, download=config.download, index=folder / INDEX, progress=progress)
-
-
-def _with_micro_batch(config: Config, folder: Path | None) -> Config:
-    """A run keeps the micro-batch it began with, however much memory is free when it continues."""
-    if folder is not None and list_checkpoints(folder / "checkpoints"):
-        size = open_run(folder).config.micro_batch
-    else:
-        size = choose_micro_batch(config, choose_device(config.device))
-    return config.model_copy(update={"micro_batch": size})
 
 
 def _quarantine(folder: Path, config: Config, num_images: int, display: Display) -> Quarantine:

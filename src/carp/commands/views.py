@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from carp.commands.train import open_data
+from carp.commands.inputs import open_data
 from carp.config import SMALL_IMAGE, Config
 from carp.data.batch_views import batch_views
 from carp.data.decode import Stored, decode, fit_square, pixel_limit, read_file

@@ -1,0 +1,53 @@
+"""What a command is given: settings and images."""
+
+from pathlib import Path
+from typing import Any
+
+from carp.checkpoint import list_checkpoints
+from carp.config import Config, check_keys, read_recipe, resolve
+from carp.data.source import Openable, Source, open_source
+from carp.device import choose_device
+from carp.run_folder import open_run
+from carp.training.display import Display
+from carp.training.micro_batch import choose_micro_batch
+
+INDEX = "index"  # in the run folder: what is known of the images, so that they need not be found again
+
+
+def open_data(
+    data: Openable,
+    recipe: str | Path | None,
+    overrides: dict[str, Any],
+    folder: Path | None = None,
+    display: Display | None = None,
+) -> tuple[Config, Source]:
+    """The resolved configuration and the images."""
+    values = {**read_recipe(recipe or "folder"), **overrides}
+    check_keys(values)  # before a large folder is listed
+    with (display or Display(quiet=True)).counting("finding images", None) as progress:
+        source = open_source(
+            data,
+            kind=values.get("source", "auto"),
+            root=values.get("root"),
+            download=values.get("download", False),
+            index=folder / INDEX if folder is not None else None,
+            progress=progress,
+        )
+    auto = values.get("micro_batch") == "auto"
+    config = resolve({**values, "micro_batch": None} if auto else values, num_images=len(source))
+    return (_with_micro_batch(config, folder) if auto else config), source
+
+
+def open_more(data: Openable, config: Config, folder: Path, display: Display) -> Source:
+    """Open images beside those of training, with the run's `root` and `download`; what they are, their path says."""
+    with display.counting("finding images", None) as progress:
+        return open_source(data, root=config.root, download=config.download, index=folder / INDEX, progress=progress)
+
+
+def _with_micro_batch(config: Config, folder: Path | None) -> Config:
+    """A run keeps the micro-batch it began with, however much memory is free when it continues."""
+    if folder is not None and list_checkpoints(folder / "checkpoints"):
+        size = open_run(folder).config.micro_batch
+    else:
+        size = choose_micro_batch(config, choose_device(config.device))
+    return config.model_copy(update={"micro_batch": size})
