@@ -51,3 +51,16 @@ def run(labelled: Path, recipe: Path, tmp_path_factory: pytest.TempPathFactory) 
     out = tmp_path_factory.mktemp("run") / "run"
     carp.train(labelled, out, recipe, quiet=True, epochs=2)
     return out
+
+
+def assert_one_line(result: tuple[int, str, str], *words: str) -> None:
+    """One line on standard error with these words, nothing on standard output, and a non-zero exit."""
+    code, out, err = result
+    assert code == 2, err
+    assert out == ""
+    assert err.endswith("\n")
+    assert err.count("\n") == 1, err
+    assert err.startswith("carp: error: ")
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err, err

@@ -93,6 +93,13 @@ def test_a_folder_is_embedded_without_its_bad_images_and_a_named_image_is_an_err
             encoder.embed(images)
 
 
+def test_a_list_is_embedded_as_its_images(run: Path, tmp_path: Path) -> None:
+    paths = sorted(write_images(tmp_path / "images", tiny_images(3)).glob("*.png"))
+    (tmp_path / "some.txt").write_text("".join(f"{path}\n" for path in paths))
+    encoder = carp.load(run, device="cpu")
+    np.testing.assert_allclose(encoder.embed(tmp_path / "some.txt"), encoder.embed(paths), rtol=1e-4, atol=1e-5)
+
+
 def test_evaluation_leaves_bad_images_out_and_says_so_once(
     run: Path, damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -207,6 +207,11 @@ def _kind_of_folder(path: Path) -> str:
     return "parquet" if ".parquet" in suffixes else "folder"
 
 
+def is_collection(file: Path) -> bool:
+    """Whether a file holds or lists many images, by its name."""
+    return file.suffix.lower() in {*LISTS, ".tar", ".parquet"}
+
+
 def _remedy(file: Path) -> str:
     """What to do with a file that was given in the place of a folder."""
     if file.suffix.lower() in SUFFIXES:

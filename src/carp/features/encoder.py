@@ -14,7 +14,7 @@ from torch import nn
 from carp.config import Config
 from carp.data.decode import Pixels, Stored, read_file
 from carp.data.random import Purpose, seed_of
-from carp.data.source import ArraySource, Source, open_source
+from carp.data.source import ArraySource, Source, is_collection, open_source
 from carp.device import choose_device
 from carp.errors import CheckpointError, DataError, UnreadableImageError
 from carp.features.extract import Features, extract
@@ -39,8 +39,8 @@ class Encoder:
         """Pooled features [N, F] as float32.
 
         Args:
-            images: A folder, an image file, a PIL image, an array [H, W, 3] or [N, H, W, 3] of bytes, or a sequence
-                of image files, PIL images or arrays [H, W, 3].
+            images: A folder or whatever else `carp train` takes, an image file, a PIL image, an array [H, W, 3] or
+                [N, H, W, 3] of bytes, or a sequence of image files, PIL images or arrays [H, W, 3].
             batch_size: Images at a time.
 
         An image of a folder that cannot be read is left out, with a warning; one that was asked for by its own name
@@ -48,7 +48,7 @@ class Encoder:
         """
         source: Source
         by_name = False
-        if isinstance(images, str | Path) and not Path(images).is_file():
+        if isinstance(images, str | Path) and (not Path(images).is_file() or is_collection(Path(images))):
             source = open_source(images)
         elif isinstance(images, np.ndarray) and images.ndim == 4:
             source = ArraySource(images)
