@@ -42,12 +42,24 @@ def _parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
             after = "true" if Config.model_fields[key].annotation is bool else "".join(words[place + 1 : place + 2])
             setting = f"{key}={value or after or 'VALUE'}"
             raise ConfigError(f"there is no option '{option}': settings are written key=value, here {setting}.")
-        options = [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
+        options = _options(context)
         raise ConfigError(
             f"there is no option '{option}'.{nearest(option, options) or nearest(key, Config.model_fields)} "
             f"Options: {', '.join(options)}; `carp settings` lists the settings."
         )
-    return parse_overrides(words)
+    overrides = parse_overrides(words)
+    for key, value in overrides.items():
+        option = "--" + key.replace("_", "-")
+        if option in _options(context):
+            flag = any(option in p.opts and getattr(p, "is_flag", False) for p in context.command.params)
+            raise ConfigError(f"'{key}' is an option: write {option}{'' if flag else f' {value}'}.")
+        if key not in Config.model_fields:
+            raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)}")
+    return overrides
+
+
+def _options(context: typer.Context) -> list[str]:
+    return [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
 
 
 def _show_version(wanted: bool) -> None:
