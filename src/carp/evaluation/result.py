@@ -17,8 +17,8 @@ _WRITTEN_BY = "Give files that `carp eval` wrote (results/*.json)"
 class Result:
     """Named values (shares between 0 and 1) and what made them.
 
-    The deviation of a value over several runs has the name of the value with `_std` behind it. Where `model` is empty,
-    the values are named after the features that they belong to (`student`, `raw pixels`).
+    The deviation of a value over several runs has the name of the value with `_std` behind it. Where `model` is empty
+    and the settings name a `run`, the values are named after the features of that run (`student`, `raw pixels`).
     """
 
     protocol: str

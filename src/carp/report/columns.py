@@ -66,10 +66,11 @@ class Column:
 
 
 def column_of(protocol: str, data: str, value_name: str) -> Column:
-    """The column of a value, however its data and its name are spelt (`knn_top1_k20` of k-NN is `top1_k20`)."""
+    """The column of a value, however it is spelt: of k-NN `knn_top1_k20`, `top1@20` and `top1_k20` are the same."""
     protocol = protocol.replace("_", "-")
-    prefix = protocol.replace("-", "_") + "_"
-    return Column(protocol, data_name(data), value_name.removeprefix(prefix))
+    letter = {"knn": "k", "few-shot": "n"}.get(protocol, "")
+    metric = value_name.removeprefix(protocol.replace("-", "_") + "_")
+    return Column(protocol, data_name(data), re.sub(r"@(?=\d)", f"_{letter}", metric).replace("@", "_"))
 
 
 def data_name(word: str) -> str:

@@ -82,9 +82,10 @@ class Source:
 
 def join(sources: Iterable[Source]) -> tuple[list[Row], Cells, list[str]]:
     """Put results together: rows in the order in which they come, values, and notes on cells that came twice."""
+    sources = list(sources)
+    rows = list(dict.fromkeys(row for source in sources for row, _, _ in _values(source.result)))
     cells: Cells = {}
     origin: dict[tuple[Row, Column], Source] = {}
-    rows: dict[Row, None] = {}
     notes = []
     for source in sorted(sources, key=lambda s: s.when):
         for row, column, value in _values(source.result):
@@ -96,8 +97,7 @@ def join(sources: Iterable[Source]) -> tuple[list[Row], Cells, list[str]]:
                     "the newest, which is the latter, is shown."
                 )
             cells[cell], origin[cell] = value, source
-            rows[row] = None
-    return *_told_apart(list(rows), cells), notes
+    return *_told_apart(rows, cells), notes
 
 
 def with_averages(cells: Cells, rows: Sequence[Row], columns: Sequence[Column], data: Sequence[str]) -> Cells:
@@ -127,8 +127,8 @@ def _values(result: Result) -> Iterable[tuple[Row, Column, Value]]:
 
 def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:
     model = result.model
-    if not model:  # the values of one run, named after its features
-        run = str(result.settings.get("run", "model"))
+    if not model and "run" in result.settings:  # the values of one run, named after its features
+        run = str(result.settings["run"])
         k = result.settings.get("k")
         return Row(f"{PurePath(run).name} ({name})", key=run), "top1" if k is None else f"top1_k{k}"
     branch = model.get("branch")
