@@ -34,11 +34,9 @@ def describe_datasets(root: Path | None = None) -> str:
     Console(file=text, width=200).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     lines.append("The metric is that of the literature; the paper reports top-1, and mAP on VOC07.")
-    lines += [
-        f"{row.name} has lists of a part: {', '.join(f'{name} ({count:,} images)' for name, count in row.lists.items())}."
-        for row in DATASETS
-        if row.lists
-    ]
+    for row in DATASETS:
+        lists = [f"{name} ({count:,} images)" for name, count in row.lists.items()]
+        lines += [f"{row.name} has published lists of a part: {', '.join(lists)}."] if lists else []
     if root is None:
         return "\n".join([*lines, "With --root FOLDER: what is in that folder, and how to get the rest."])
     return "\n".join([*lines, *_below(found, root)])

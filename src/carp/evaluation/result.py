@@ -47,9 +47,7 @@ class Result:
             raise DataError(f"{place} is not a result file: it holds {_kind(read)}, not an object. {_WRITTEN_BY}.")
         schema = read.get("schema", SCHEMA)  # the first result files had none
         if schema != SCHEMA:
-            raise DataError(
-                f"{place} has schema {schema!r}, and this version of CARP reads {SCHEMA}: update one of them."
-            )
+            raise DataError(f"{place} has schema {schema!r}, and this CARP reads schema {SCHEMA}: update CARP.")
         _check(read, place)
         return cls(**{key: read[key] for key in cls.__dataclass_fields__ if key in read})
 

@@ -109,7 +109,7 @@ def headings(columns: list[Column]) -> Headings:
     """Headings without repetition: what all columns have in common goes into the title."""
     protocols = [PROTOCOLS.get(c.protocol, c.protocol) for c in columns]
     data = [_data_title(c.data) for c in columns]
-    shared_words = set(columns[0].words).intersection(*(c.words for c in columns)) if len(columns) > 1 else set()
+    shared_words = set(columns[0].words).intersection(*(c.words for c in columns))
     one_protocol, one_data = len(set(protocols)) == 1, len(set(data)) == 1 and len(columns) > 1
     title = [protocols[0]] * one_protocol + [data[0]] * one_data
     title += [word for word in columns[0].words if word in shared_words]

@@ -14,6 +14,7 @@ from carp.report.join import Row, Table, shown
 
 MODEL, EPOCHS = "model", "epochs"
 _MISSING = "–"
+_UNBOUNDED = 10_000
 
 
 def leading(table: Table) -> list[str]:
@@ -35,9 +36,9 @@ def cell_text(table: Table, row: Row, column: Column) -> str:
 
 def title_of(table: Table) -> str:
     """The title of a table, with what all its columns have in common and the unit."""
-    common = headings(list(table.columns)).title
+    common = [part for part in headings(list(table.columns)).title.split(", ") if part not in table.title]
     unit = "%" if any(column.is_share for column in table.columns) else ""
-    return ", ".join(part for part in (table.title or common, unit) if part)
+    return ", ".join(part for part in (table.title, *common, unit) if part)
 
 
 def one_line_headings(table: Table) -> list[str]:
@@ -110,20 +111,15 @@ def to_latex(table: Table) -> str:
 
 def to_screen(table: Table) -> None:
     """Print to standard output; on a terminal that is too narrow, as several tables below each other."""
-    console = Console(soft_wrap=True)
-    wide = console.options.update(max_width=10_000)
-    room = console.width if console.is_terminal else wide.max_width
-    parts = [table]
-    while any(len(part.columns) > 1 and _screen(part).__rich_measure__(console, wide).maximum > room for part in parts):
-        parts = [half for part in parts for half in _halves(part)]
-    for part in parts:
-        console.print(_screen(part), width=wide.max_width)
-
-
-def _halves(table: Table) -> list[Table]:
-    middle = (len(table.columns) + 1) // 2
-    halves = (table.columns[:middle], table.columns[middle:])
-    return [Table(columns, table.rows, table.cells, table.title) for columns in halves if columns]
+    console = Console(width=_UNBOUNDED, soft_wrap=True)
+    room = Console().width if console.is_terminal else _UNBOUNDED
+    columns = table.columns
+    while columns:
+        widths = range(len(columns), 0, -1)
+        parts = (Table(columns[:n], table.rows, table.cells, table.title) for n in widths)
+        part = next(p for p in parts if len(p.columns) == 1 or console.measure(_screen(p)).maximum <= room)
+        console.print(_screen(part))
+        columns = columns[len(part.columns) :]
 
 
 def _screen(table: Table) -> ScreenTable:
