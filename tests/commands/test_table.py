@@ -118,6 +118,18 @@ def test_files_of_every_format(cli: Cli, two: list[Path], tmp_path: Path) -> Non
         assert (tmp_path / name).read_bytes().startswith(begins)
 
 
+def test_names_with_the_signs_of_every_format(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = write(tmp_path / "a.json", "a|b [red]$x_1$ 5%", 0.9, data="[bold] $b$|c")
+    other = write(tmp_path / "b.json", "c", 0.8, data="[bold] $b$|c")
+    assert "a|b [red]$x_1$ 5% (teacher)" in cli("table", path, other)[1]
+    markdown = cli("table", path, other, "--format", "md")[1].splitlines()
+    assert markdown[2] == "| model | [bold] $b$\\|c |"
+    assert markdown[4].startswith("| a\\|b [red]$x_1$ 5% (teacher) |")
+    assert r"a|b [red]\$x\_1\$ 5\% (teacher) & \textbf{90.0}" in cli("table", path, other, "--format", "latex")[1]
+    assert cli("table", path, other, "--out", tmp_path / "t.png")[0] == 0
+
+
 def test_the_newest_of_two_results_is_shown_with_a_note(cli: Cli, two: list[Path], tmp_path: Path) -> None:
     newer = write(tmp_path / "0.json", "a", 0.95)
     for order in ([newer, *two], [*two, newer]):

@@ -76,6 +76,15 @@ def test_where_two_tables_differ_the_appendix_counts() -> None:
     assert cells[supervised, Column("retrieval", "roxford5k", "map_hard")] == Value(18.5)
 
 
+def test_rows_of_all_tables_stand_in_the_papers_order() -> None:
+    rows = published()[0]
+    assert len(rows) == len(set(rows))
+    assert [row.name for row in rows[:2]] == ["Random", "Supervised"]
+    assert [(row.name, row.epochs) for row in rows[-3:]] == [("CARP (mc)", e) for e in (100, 200, 400)]
+    others = [row.epochs or 0 for row in rows[2:] if not row.name.startswith("CARP")]
+    assert others == sorted(others)
+
+
 def test_marks_are_those_of_the_paper() -> None:
     table = layout("linear")
     marked = Table(table.columns, table.rows, table.cells)

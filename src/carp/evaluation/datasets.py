@@ -169,6 +169,13 @@ def _plain(word: str) -> str:
 
 def look(row: Dataset, root: Path) -> Presence:
     """Look for a data set below `root`: as torchvision keeps it, or as folders of classes in ROOT/NAME/{train,test}."""
+    try:
+        return _look(row, root)
+    except OSError as error:
+        return Presence("broken", reason=f"cannot read {error.filename}: {error.strerror}")
+
+
+def _look(row: Dataset, root: Path) -> Presence:
     if (root / row.marker).exists():  # some classes write, unpack or walk before they say that nothing is there
         return _open(row, root)
     folders = [root / row.name / name for name in (row.train.word, row.test.word)]

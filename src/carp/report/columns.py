@@ -59,6 +59,8 @@ class Column:
     @property
     def words(self) -> tuple[str, ...]:
         """The name of the value in words: `top1_k20` is top-1 and k = 20."""
+        if not self.is_share:
+            return (self.metric.replace("_", " "),)
         return tuple(_word(part) for part in self.metric.split("_"))
 
     def __str__(self) -> str:

@@ -42,18 +42,26 @@ def layout(name: str) -> Layout:
 
 
 def published() -> tuple[list[Row], Cells]:
-    """The rows and values of all tables together; where two tables differ, the longer one of the appendix counts."""
+    """The rows and values of all tables together, in the paper's order: for orientation, others by epochs, CARP.
+
+    Where two tables differ, the longer one of the appendix counts.
+    """
     rows: dict[Row, None] = {}
     cells: Cells = {}
     for table in layouts().values():  # a long table stands behind its short one
         rows.update(dict.fromkeys(table.rows))
         cells.update(table.cells)
-    return list(rows), cells
+    return sorted(rows, key=_place), cells
 
 
 def averaged_over() -> tuple[str, ...]:
     """The data sets that the paper's averages are taken over."""
     return tuple(dict.fromkeys(column.data for column in layouts()["knn-full"].columns))
+
+
+def _place(row: Row) -> tuple[bool, str, int]:
+    ours = row.name if row.name.startswith("CARP") else ""
+    return row.compared, ours, row.epochs or 0
 
 
 def _layout(name: str, table: dict[str, Any]) -> Layout:

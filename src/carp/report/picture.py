@@ -62,13 +62,14 @@ def _edges(widths: list[float]) -> list[float]:
 
 def _draw_heads(axis: Any, table: Table, widths: list[float], two_lines: bool) -> None:
     edges, lead = _edges(widths), len(leading(table))
-    axis.text(0, -0.5 * _LINE, title_of(table), fontsize=10, weight="bold", va="center")
+    axis.text(0, -0.5 * _LINE, title_of(table), fontsize=10, weight="bold", va="center", parse_math=False)
     _rule(axis, edges[0], edges[-1], 1, 1.2)
     names = list(headings(list(table.columns)).names) if two_lines else one_line_headings(table)
     if two_lines:
         at = lead
         for group, span in spans(table):
-            axis.text((edges[at] + edges[at + span]) / 2, -1.5 * _LINE, group, fontsize=9, ha="center", va="center")
+            middle = (edges[at] + edges[at + span]) / 2
+            axis.text(middle, -1.5 * _LINE, group, fontsize=9, ha="center", va="center", parse_math=False)
             _rule(axis, edges[at] + 0.08, edges[at + span] - 0.04, 2, 0.5)
             at += span
     for i, name in enumerate([*leading(table), *names]):

@@ -37,8 +37,9 @@ def cell_text(table: Table, row: Row, column: Column) -> str:
 def title_of(table: Table) -> str:
     """The title of a table, with what all its columns have in common and the unit."""
     common = [part for part in headings(list(table.columns)).title.split(", ") if part not in table.title]
-    unit = "%" if any(column.is_share for column in table.columns) else ""
-    return ", ".join(part for part in (table.title, *common, unit) if part)
+    unit = ["%"] if any(column.is_share for column in table.columns) else []
+    words = [part for part in (table.title, *common) if part] or ["Results"]
+    return ", ".join(words + unit)
 
 
 def one_line_headings(table: Table) -> list[str]:
@@ -64,7 +65,7 @@ def to_markdown(table: Table) -> str:
     ]
     for row in table.rows:
         values = [_marked(table, row, column, "**{}**", "<u>{}</u>") for column in table.columns]
-        lines.append(_bar([*(cell.replace("|", "\\|") for cell in lead_cells(table, row)), *values]))
+        lines.append(_bar([*lead_cells(table, row), *values]))
     return "\n".join(lines) + "\n"
 
 
@@ -123,7 +124,7 @@ def to_screen(table: Table) -> None:
 
 
 def _screen(table: Table) -> ScreenTable:
-    screen = ScreenTable(title=title_of(table), title_justify="left")
+    screen = ScreenTable(title=Text(title_of(table), style="italic"), title_justify="left")
     for name in leading(table):
         screen.add_column(name, justify="right" if name == EPOCHS else "left", no_wrap=True)
     above = headings(list(table.columns))
@@ -148,7 +149,7 @@ def _marked(table: Table, row: Row, column: Column, best: str, second: str) -> s
 
 
 def _bar(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _row(cells: list[str]) -> str:
