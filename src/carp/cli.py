@@ -201,6 +201,43 @@ def _views(
     typer.echo(f"views: {views(data, recipe, out=out, images=images, draws=draws, **overrides)}")
 
 
+@app.command("datasets")
+def _datasets(
+    root: Annotated[
+        Path | None, typer.Option(help="Folder to look in; says what is there and how to get the rest.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything that is known, as JSON.")] = False,
+) -> None:
+    """List the data sets of the paper's evaluation."""
+    from carp.commands.datasets import describe_datasets, list_datasets
+
+    typer.echo(list_datasets(root) if as_json else describe_datasets(root))
+
+
+@app.command("table")
+def _table(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Result files (RUN/results/*.json), or run folders.")
+    ] = None,
+    with_paper: Annotated[bool, typer.Option("--with-paper", help="Also the rows that the paper published.")] = False,
+    layout: Annotated[
+        str | None, typer.Option(help="Columns of a table of the paper: knn, kmeans, linear, few-shot, ….")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All values, not only the paper's.")] = False,
+    form: Annotated[str | None, typer.Option("--format", help="screen, md, csv, latex or png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; .md, .csv, .tex or .png says the format.")] = None,
+) -> None:
+    """Put the results of several models into one table: best bold, second underlined."""
+    from carp.commands.table import make_table, write_table
+
+    table, notes = make_table(results=results or [], paper_layout=layout, with_paper=with_paper, everything=everything)
+    write_table(table, form=form, out=out)
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    if out is not None:
+        typer.echo(f"table: {out}")
+
+
 @app.command("recipes")
 def _recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe's file. Default: list all.")] = None,

@@ -1,20 +1,88 @@
-"""What every protocol returns."""
+"""What every protocol returns, and the file that it is kept in."""
 
 import json
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from carp.errors import DataError
+
+SCHEMA = 1
+_WRITTEN_BY = "Give files that `carp eval` wrote (results/*.json)"
 
 
 @dataclass(frozen=True)
 class Result:
-    """Named values (shares between 0 and 1) and the settings that made them."""
+    """Named values (shares between 0 and 1) and what made them.
+
+    The deviation of a value over several runs has the name of the value with `_std` behind it. Where `model` is empty
+    and the settings name a `run`, the values are named after the features of that run (`student`, `raw pixels`).
+    """
 
     protocol: str
     values: dict[str, float]
     settings: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    """`name`; also `train` and `test`, as they were given."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """`name`, `hash` of the weights, `branch`; also `epochs`."""
+    versions: dict[str, str] = field(default_factory=dict)
+    created: str = ""
+    """Date and time in UTC; `write` fills it in."""
+
+    def to_json(self) -> str:
+        """The text of a result file."""
+        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, place: str) -> "Result":
+        """Read the text of a result file; `place` is what a message calls it. Keys of later versions are left out."""
+        try:
+            read = json.loads(text)
+        except ValueError as error:
+            raise DataError(f"{place} is not a result file: it is not JSON ({error}). {_WRITTEN_BY}.") from None
+        if not isinstance(read, dict):
+            raise DataError(f"{place} is not a result file: it holds {_kind(read)}, not an object. {_WRITTEN_BY}.")
+        schema = read.get("schema", SCHEMA)  # the first result files had none
+        if schema != SCHEMA:
+            raise DataError(f"{place} has schema {schema!r}, and this CARP reads schema {SCHEMA}: update CARP.")
+        _check(read, place)
+        return cls(**{key: read[key] for key in cls.__dataclass_fields__ if key in read})
 
     def write(self, path: Path) -> None:
-        """Write as JSON."""
+        """Write as JSON, dated."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        path.write_text(replace(self, created=self.created or now).to_json())
+
+
+def read_result(path: Path) -> Result:
+    """Read a result file."""
+    try:
+        return Result.from_json(path.read_text(), str(path))
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not a result file: it is not text. {_WRITTEN_BY}.") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}.") from None
+
+
+def _check(read: dict[str, Any], place: str) -> None:
+    """The keys that must be there, and the type of every key."""
+    wanted = {"protocol": str, "values": dict, "settings": dict, "data": dict, "model": dict, "versions": dict}
+    for key in ("protocol", "values"):
+        if key not in read:
+            raise DataError(f"{place} is not a result file: it has no '{key}'. {_WRITTEN_BY}.")
+    for key, kind in {**wanted, "created": str}.items():
+        if key in read and not isinstance(read[key], kind):
+            name = "text" if kind is str else "an object"
+            raise DataError(f"{place} is not a result file: '{key}' must be {name}, received {_kind(read[key])}.")
+    for name, value in read["values"].items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise DataError(f"{place}: the value '{name}' must be a finite number, received {json.dumps(value)}.")
+
+
+def _kind(value: object) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,92 @@
+"""`carp datasets`: the data sets of the paper, which of them are there, and how to get the rest."""
+
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from carp.errors import DataError
+from carp.evaluation.datasets import DATASETS, Dataset, Presence, Split, look
+
+
+def list_datasets(root: Path | None = None) -> str:
+    """Every row as JSON, with what was found below `root`."""
+    found = _look_everywhere(root)
+    return json.dumps([_as_json(row, found.get(row.name)) for row in DATASETS], indent=1)
+
+
+def describe_datasets(root: Path | None = None) -> str:
+    """The table as text; with `root` what is there, how to name it, and how to get the rest."""
+    found = _look_everywhere(root)
+    table = Table(title="Data sets of the paper's evaluation", title_justify="left", box=box.SIMPLE_HEAD)
+    for name in ("name", "state" if found else "title", "classes", "train + test", "metric", "GB"):
+        table.add_column(name, justify="right" if name in {"classes", "train + test", "GB"} else "left", no_wrap=True)
+    for row in DATASETS:
+        second = found[row.name].state if found else row.title
+        images = f"{row.train.images:,} + {row.test.images:,}"
+        table.add_row(row.name, second, f"{row.classes:,}", images, row.metric, f"{row.gigabytes:g}")
+    text = io.StringIO()
+    Console(file=text, width=200).print(table)
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    lines.append("The metric is that of the literature; the paper reports top-1, and mAP on VOC07.")
+    for row in DATASETS:
+        lists = [f"{name} ({count:,} images)" for name, count in row.lists.items()]
+        lines += [f"{row.name} has published lists of a part: {', '.join(lists)}."] if lists else []
+    if root is None:
+        return "\n".join([*lines, "With --root FOLDER: what is in that folder, and how to get the rest."])
+    return "\n".join([*lines, *_below(found, root)])
+
+
+def _below(found: dict[str, Presence], root: Path) -> list[str]:
+    """What to do with every data set."""
+    lines = []
+    for state, heading in (("present", "present"), ("broken", "broken"), ("absent", "to get")):
+        rows = [row for row in DATASETS if found[row.name].state == state]
+        lines += ["", f"{heading}:"] if rows else []
+        for row in rows:
+            lines.append(f"  {row.name}: {_advice(row, found[row.name], root)}")
+    return lines
+
+
+def _advice(row: Dataset, presence: Presence, root: Path) -> str:
+    if presence.state == "present":
+        if not presence.train:
+            return f"torchvision's {row.torchvision}{f'; {row.how}' if row.how else ''}"
+        below = f"   root={root / row.folder}" if presence.train.startswith("torchvision:") else ""
+        return f"{presence.train}   {presence.test}{below}"
+    reason = f"{presence.reason}. " if presence.reason else ""
+    how = row.how.replace("ROOT", str(root))
+    if not row.download:
+        return reason + how
+    parts = ", ".join(repr(dict(part.arguments)) for part in _to_download(row))
+    line = (
+        f'python -c "from torchvision.datasets import {row.torchvision} as D; '
+        f'[D({str(root / row.folder)!r}, download=True, **part) for part in [{parts}]]"'
+    )
+    return f"{reason}{line}{f'   ({how})' if how else ''}"
+
+
+def _to_download(row: Dataset) -> list[Split]:
+    return [row.train, row.test] if row.train.arguments != row.test.arguments else [row.train]
+
+
+def _look_everywhere(root: Path | None) -> dict[str, Presence]:
+    if root is None:
+        return {}
+    if not root.is_dir():
+        raise DataError(f"--root {root} is not a folder: give the folder that holds the data sets.")
+    return {row.name: look(row, root) for row in DATASETS}
+
+
+def _as_json(row: Dataset, presence: Presence | None) -> dict[str, Any]:
+    parts = {
+        name: {"word": part.word, "source": row.source(part), "arguments": dict(part.arguments), "images": part.images}
+        for name, part in (("train", row.train), ("test", row.test))
+    }
+    fields = {key: getattr(row, key) for key in row.__dataclass_fields__} | parts | {"lists": dict(row.lists)}
+    return fields | ({"found": asdict(presence)} if presence else {})

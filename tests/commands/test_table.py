@@ -1,0 +1,254 @@
+"""`carp table` and `carp datasets` through the command line."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from carp.evaluation.result import Result
+from tests.commands.conftest import Cli
+from tests.commands.test_cli import assert_one_line
+
+PETS = "torchvision:OxfordIIITPet:trainval"
+
+
+def write(path: Path, name: str, value: float, *, data: str = PETS, protocol: str = "knn", **values: float) -> Path:
+    """A result file of a teacher."""
+    model = {"name": name, "hash": f"{name}-0000000000", "branch": "teacher"}
+    Result(protocol, {"top1_k20": value, **values}, data={"name": data}, model=model).write(path)
+    return path
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[Path]:
+    """k-NN of two models on Pets."""
+    return [write(tmp_path / "a.json", "a", 0.9), write(tmp_path / "b.json", "b", 0.75, top1_k10=0.7)]
+
+
+# Tables
+
+
+def test_two_models_on_the_screen(cli: Cli, two: list[Path]) -> None:
+    code, out, err = cli("table", *two)
+    assert (code, err) == (0, "")
+    assert "k-NN, top-1, k = 20, %" in out
+    assert re.search(r"a \(teacher\) │ +90\.0", out)
+    assert re.search(r"b \(teacher\) │ +75\.0", out)
+    assert "70.0" not in out
+
+
+def test_markdown_marks_best_and_second(cli: Cli, two: list[Path], tmp_path: Path) -> None:
+    third = write(tmp_path / "c.json", "c", 0.5)
+    code, out, _ = cli("table", *two, third, "--format", "md")
+    assert code == 0
+    assert out.splitlines() == [
+        "**k-NN, top-1, k = 20, %**",
+        "",
+        "| model | Oxford-IIIT Pet |",
+        "| --- | ---: |",
+        "| a (teacher) | **90.0** |",
+        "| b (teacher) | <u>75.0</u> |",
+        "| c (teacher) | 50.0 |",
+    ]
+
+
+def test_all_values_in_a_csv_that_spreadsheets_read(cli: Cli, two: list[Path]) -> None:
+    code, out, _ = cli("table", *two, "--all", "--format", "csv")
+    assert code == 0
+    assert list(csv.reader(io.StringIO(out))) == [
+        ["model", "knn pets top1_k10", "knn pets top1_k20"],
+        ["a (teacher)", "", "90"],
+        ["b (teacher)", "70", "75"],
+    ]
+
+
+def test_deviations(cli: Cli, tmp_path: Path) -> None:
+    model = {"name": "a_b", "hash": "1"}
+    values = {"map_n1": 0.471, "map_n1_std": 0.032, "map_full": 0.882}
+    Result("few-shot", values, data={"name": "voc07"}, model=model).write(tmp_path / "a.json")
+    assert "| a_b | 47.1 ± 3.2 | 88.2 |" in cli("table", tmp_path / "a.json", "--format", "md")[1]
+    head, row = csv.reader(io.StringIO(cli("table", tmp_path / "a.json", "--format", "csv")[1]))
+    assert dict(zip(head, row, strict=True))["few-shot voc07 map_n1 deviation"] == "3.2"
+    assert r"a\_b & 47.1 $\pm$ 3.2 & 88.2 \\" in cli("table", tmp_path / "a.json", "--format", "latex")[1]
+
+
+def test_beside_the_paper(cli: Cli, two: list[Path]) -> None:
+    code, out, _ = cli("table", *two, "--with-paper", "--format", "md")
+    assert code == 0
+    assert "| CARP | 400 | <u>86.8</u> |" in out
+    assert "| MoCo-v3 | 1000 | 86.4 |" in out
+    assert "| a (teacher) |  | **90.0** |" in out
+    assert "VICReg" not in out, "it has no number for these columns"
+    assert out.index("CARP") < out.index("a (teacher)")
+
+
+def test_the_layout_of_the_paper_with_averages(cli: Cli, tmp_path: Path) -> None:
+    names = ["pets", "flowers", "aircraft", "cars", "country211", "food101", "stl10", "gtsrb"]
+    for i, name in enumerate(names):
+        write(tmp_path / f"{name}.json", "a", 0.5 + 0.01 * i, data=name)
+    code, out, _ = cli("table", tmp_path, "--layout", "knn", "--with-paper", "--format", "csv")
+    assert code == 0
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert len(rows) == 12
+    assert rows[-1]["knn gtsrb top1_k20"] == "57"
+    assert float(rows[-1]["knn average top1_k20"]) == pytest.approx(53.5)
+    assert rows[-1]["knn average top1_k10"] == ""
+
+
+def test_a_published_table_alone(cli: Cli) -> None:
+    code, out, err = cli("table", "--layout", "kmeans", "--with-paper", "--format", "latex")
+    assert code == 0
+    assert r"\multicolumn{3}{c}{CIFAR-100}" in out
+    assert r"\cmidrule(lr){2-4}\cmidrule(lr){5-7}" in out
+    assert r"CARP & \textbf{70.3} & \textbf{48.0} & \textbf{23.9}" in out
+    assert out.count(r"\\") == 2 + 8
+    assert "1% of the training images according to the text" in err
+
+
+def test_files_of_every_format(cli: Cli, two: list[Path], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name, begins in (("t.md", b"**"), ("t.csv", b"model"), ("t.tex", b"%"), ("new/t.png", b"\x89PNG")):
+        code, out, _ = cli("table", *two, "--with-paper", "--out", tmp_path / name)
+        assert (code, out) == (0, f"table: {tmp_path / name}\n")
+        assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_names_with_the_signs_of_every_format(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    path = write(tmp_path / "a.json", "a|b [red]$x_1$ 5%", 0.9, data="[bold] $b$|c")
+    other = write(tmp_path / "b.json", "c", 0.8, data="[bold] $b$|c")
+    assert "a|b [red]$x_1$ 5% (teacher)" in cli("table", path, other)[1]
+    markdown = cli("table", path, other, "--format", "md")[1].splitlines()
+    assert markdown[2] == "| model | [bold] $b$\\|c |"
+    assert markdown[4].startswith("| a\\|b [red]$x_1$ 5% (teacher) |")
+    assert r"a|b [red]\$x\_1\$ 5\% (teacher) & \textbf{90.0}" in cli("table", path, other, "--format", "latex")[1]
+    assert cli("table", path, other, "--out", tmp_path / "t.png")[0] == 0
+
+
+def test_the_newest_of_two_results_is_shown_with_a_note(cli: Cli, two: list[Path], tmp_path: Path) -> None:
+    newer = write(tmp_path / "0.json", "a", 0.95)
+    for order in ([newer, *two], [*two, newer]):
+        code, out, err = cli("table", *order, "--format", "md")
+        assert code == 0
+        assert "| a (teacher) | **95.0** |" in out
+        assert err.count("\n") == 1
+        assert f"90.0 in {two[0]} and 95.0 in {newer}; the newest" in err
+
+
+def test_files_without_a_date_go_by_their_time(cli: Cli, tmp_path: Path) -> None:
+    for name, value, time in (("new", 0.6, 2_000_000_000), ("old", 0.5, 1_000_000_000)):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps({"protocol": "knn", "values": {"teacher": value}, "settings": {"run": "r", "k": 5}}))
+        os.utime(path, (time, time))
+    assert "60.0" in cli("table", tmp_path, "--format", "md")[1]
+
+
+def test_what_carp_eval_wrote(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "birds"
+    shutil.copytree(run, copy)
+    assert cli("eval", "knn", copy, "--data", labelled, "--k", "5")[0] == 0
+    values = json.loads((copy / "results" / "knn.json").read_text())["values"]
+    code, out, err = cli("table", copy, "--format", "md")
+    assert (code, err) == (0, "")
+    for name, value in values.items():
+        assert re.search(rf"\| birds \({name}\) \| \W*{100 * value:.1f}\W", out)
+
+
+# Mistakes
+
+
+def test_no_results(cli: Cli) -> None:
+    assert_one_line(cli("table"), "no results were given", "--layout NAME --with-paper")
+
+
+def test_a_file_that_does_not_exist(cli: Cli, tmp_path: Path) -> None:
+    assert_one_line(cli("table", tmp_path / "no.json"), str(tmp_path / "no.json"), "run folders")
+
+
+def test_a_folder_without_results(cli: Cli, tmp_path: Path) -> None:
+    assert_one_line(cli("table", tmp_path), str(tmp_path), "carp eval")
+
+
+def test_a_file_that_is_no_result(cli: Cli, two: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"epochs": 3}')
+    assert_one_line(cli("table", *two, tmp_path / "c.json"), str(tmp_path / "c.json"), "not a result file")
+
+
+def test_a_file_without_values(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"protocol": "knn", "values": {}}')
+    assert_one_line(cli("table", tmp_path / "c.json"), "no values", "carp eval")
+
+
+def test_formats_and_files(cli: Cli, two: list[Path], tmp_path: Path) -> None:
+    assert_one_line(cli("table", *two, "--format", "cvs"), "'cvs'", "Did you mean 'csv'?")
+    assert_one_line(cli("table", *two, "--format", "png"), "--out table.png")
+    assert_one_line(cli("table", *two, "--out", tmp_path / "t.xls"), "t.xls", ".csv", "--format")
+    assert_one_line(cli("table", *two, "--out", two[0] / "t.md"), "cannot write", str(two[0]))
+    assert_one_line(cli("table", *two, "--layout", "k-means"), "'k-means'", "Did you mean 'kmeans'?")
+
+
+def test_nothing_in_common_with_the_paper(cli: Cli, tmp_path: Path) -> None:
+    own = write(tmp_path / "a.json", "a", 0.9, data="photos/birds")
+    assert_one_line(cli("table", own, "--with-paper"), "nothing for knn on birds", "leave out", "knn on pets")
+    assert_one_line(cli("table", own, "--layout", "kmeans"), "kmeans on gtsrb", "they have knn on birds")
+
+
+def test_nothing_in_common_between_models(cli: Cli, two: list[Path], tmp_path: Path) -> None:
+    other = write(tmp_path / "c.json", "c", 0.9, data="cars")
+    code, out, err = cli("table", two[0], other, "--format", "md")
+    assert code == 0
+    assert "| a (teacher) | 90.0 | – |" in out
+    assert "no two models have a result in the same column" in err
+
+
+# Data sets
+
+
+def test_the_list_of_data_sets(cli: Cli) -> None:
+    code, out, err = cli("datasets")
+    assert (code, err) == (0, "")
+    assert re.search(r"pets +Oxford-IIIT Pet +37 +3,680 \+ 3,669 +mean per-class", out)
+    assert "1% (12,811 images), 10% (128,116 images)" in out
+    assert max(len(line) for line in out.splitlines()) <= 100
+
+
+def test_what_is_below_a_root(cli: Cli, tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for i in range(10):
+            (tmp_path / "cifar10" / part / str(i)).mkdir(parents=True)
+    (tmp_path / "gtsrb").mkdir()
+    code, out, err = cli("datasets", "--root", tmp_path)
+    assert (code, err) == (0, "")
+    present, rest = out.split("\npresent:\n")[1].split("\nbroken:\n")
+    broken, absent = rest.split("\nto get:\n")
+    assert present.strip() == f"cifar10: {tmp_path}/cifar10/train   {tmp_path}/cifar10/test"
+    assert broken.strip().startswith("gtsrb: RuntimeError: Dataset not found.")
+    assert f"D('{tmp_path}', download=True, **part) for part in [{{'split': 'train'}}, {{'split': 'test'}}]" in broken
+    assert f"{tmp_path}/imagenet" in absent
+    assert "ROOT" not in absent
+    for line in re.findall(r'python -c "(.*?)"', absent):
+        compile(line, "advice", "exec")
+
+
+def test_data_sets_as_json(cli: Cli, tmp_path: Path) -> None:
+    rows = {row["name"]: row for row in json.loads(cli("datasets", "--json", "--root", tmp_path)[1])}
+    assert len(rows) == 14
+    assert rows["cifar10"]["train"] == {
+        "word": "train",
+        "source": "torchvision:CIFAR10:train",
+        "arguments": {"train": True},
+        "images": 50_000,
+    }
+    assert rows["voc07"]["test"]["arguments"] == {"year": "2007", "image_set": "test"}
+    assert rows["imagenet"]["lists"] == {"1%": 12_811, "10%": 128_116}
+    assert rows["imagenet"]["found"]["state"] == "absent"
+    assert "found" not in json.loads(cli("datasets", "--json")[1])[0]
+
+
+def test_a_root_that_is_no_folder(cli: Cli, tmp_path: Path) -> None:
+    assert_one_line(cli("datasets", "--root", tmp_path / "no"), str(tmp_path / "no"), "not a folder")
