@@ -23,6 +23,7 @@ from carp.evaluation.result import Result
 _QUERIES_AT_A_TIME = 512
 _BANK_AT_A_TIME = 50_176  # of float32 similarities to 512 queries: 100 MB
 _SELECT_AT_A_TIME = 64
+_SMALLEST_PRODUCT = 256  # columns; see _filled_up
 _GROUP = 16  # columns a group: see _largest
 _LAST = 2**32 - 1
 
@@ -112,15 +113,16 @@ def _neighbours(bank: Features, bank_norms: Features, queries: Features, k: int,
     """
     keys_QK = torch.full((len(queries), k), torch.iinfo(torch.int64).min)
     rows = min(_QUERIES_AT_A_TIME, -(-len(queries) // _SELECT_AT_A_TIME) * _SELECT_AT_A_TIME)
-    width = min(_BANK_AT_A_TIME, -(-len(bank) // _GROUP) * _GROUP)
+    width = min(_BANK_AT_A_TIME, max(_SMALLEST_PRODUCT, -(-len(bank) // _GROUP) * _GROUP))
     tile_qm = torch.empty(rows, width)
     for first in range(0, len(bank), width):
-        part_mF = tensor(bank[first : first + width])
         scale_m = 1 / tensor(bank_norms[first : first + width])
+        part_mF = _filled_up(tensor(bank[first : first + width]), _SMALLEST_PRODUCT)
         for start in range(0, len(queries), rows):
             query_qF = _filled_up(tensor(queries[start : start + rows]), rows)
-            torch.mm(query_qF, part_mF.T, out=tile_qm[:, : len(part_mF)]).mul_(scale_m)
-            tile_qm[:, len(part_mF) :] = -torch.inf
+            torch.mm(query_qF, part_mF.T, out=tile_qm[:, : len(part_mF)])
+            tile_qm[:, : len(scale_m)] *= scale_m
+            tile_qm[:, len(scale_m) :] = -torch.inf
             similarity_qm = tile_qm[: len(queries) - start]
             if leave_one_out:
                 _hide_own(similarity_qm, start, first)
@@ -128,10 +130,14 @@ def _neighbours(bank: Features, bank_norms: Features, queries: Features, k: int,
     return keys_QK
 
 
-def _filled_up(query_qF: Tensor, rows: int) -> Tensor:
-    """So many rows: products of one shape only, so that their rounding does not depend on a query's position."""
-    missing = rows - len(query_qF)
-    return torch.cat([query_qF, query_qF.new_zeros(missing, query_qF.shape[1])]) if missing else query_qF
+def _filled_up(part_nF: Tensor, rows: int) -> Tensor:
+    """At least so many rows, with zeros if need be.
+
+    Products of small or varying shapes are rounded in different ways at different positions. With products of one
+    shape, and not too small, a similarity depends on its two images only: equals are equal, and order is no matter.
+    """
+    missing = rows - len(part_nF)
+    return torch.cat([part_nF, part_nF.new_zeros(missing, part_nF.shape[1])]) if missing > 0 else part_nF
 
 
 def _hide_own(similarity_qm: Tensor, start: int, first: int) -> None:
