@@ -76,7 +76,7 @@ def check_multi_label(
         if len(missing):
             what = "every" if shown[:, missing[0]].any() else "no"
             raise DataError(
-                f"{what} image of the {name} part shows class {missing[0]}; each class needs images with and without it."
+                f"{what} {name} image shows class {missing[0]}; each class needs images with and without it."
             )
     return known, asked
 
@@ -131,9 +131,7 @@ def _labels(name: str, features: Features, labels: Labels | None) -> Labels:
     if labels is None:
         raise DataError(f"the {name} images have no labels: put them into one sub-folder per class.")
     if len(labels) != len(features):
-        raise DataError(
-            f"every {name} image needs a label, received {len(labels)} labels for {len(features)} images."
-        )
+        raise DataError(f"every {name} image needs a label, received {len(labels)} labels for {len(features)} images.")
     if not np.issubdtype(labels.dtype, np.integer):
         raise DataError(f"{name} labels must be integers, received {labels.dtype}.")
     return labels.astype(np.int64, copy=False)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from carp.errors import DataError
-from carp.evaluation.inputs import Features, Labels, check_classes, check_pair, norms, tensor
+from carp.evaluation.inputs import Features, Labels, check_classes, check_pair, tensor
 from carp.evaluation.result import Result
 
 _QUERIES_AT_A_TIME = 512
