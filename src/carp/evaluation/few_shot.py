@@ -7,22 +7,21 @@ Shapes: N images, F features, C classes.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from carp.data.random import Purpose, key
 from carp.errors import ConfigError, DataError
-from carp.evaluation.inputs import Features, Labels, check_classes, check_multi_label, check_pair
+from carp.evaluation.inputs import Features, Labels, check_classes, check_multi_label, check_pair, normalised
 from carp.evaluation.linear_grid import LinearGrid, Member, Rows, fit, in_order, shuffled
 from carp.evaluation.metrics import average_precision, scikit_learn
 from carp.evaluation.result import Result, mean_and_deviation
 
 Shots = int | Literal["full"]
 Shown = NDArray[np.bool_]  # which images show which class, [N, C]
-_Classify = Callable[[Rows, int], dict[str, float]]  # rows to train on, number of the run
 
 SHOTS: tuple[Shots, ...] = (1, 2, 4, 8, 16, "full")
 _COST = 0.5
@@ -51,30 +50,20 @@ def few_shot(
         `map11@n` (the 11 points of VOC 2007). The details hold every run.
     """
     _check_settings(shots, runs)
-    train_norms, test_norms = check_pair(train, test)
-    draw: Callable[[int, int], Rows]
-    classify: _Classify
-    if train_labels is not None and train_labels.ndim > 1:
-        shown, truth = check_multi_label(train, train_labels, test, test_labels)
-        machines = _Machines(train, train_norms, shown, test, test_norms, truth)
-        draw, classify = lambda n, run: draw_multi_label(shown, n, seed, run), machines
-        settings = {"classifier": "svm", "cost": _COST, "positive_weight": _POSITIVE_WEIGHT}
-    else:
-        labels, asked, num_classes = check_classes(train, train_labels, test, test_labels)
-        draw = lambda n, run: draw_single_label(labels, n, seed, run)  # noqa: E731
-        classify = _linear(train, labels, test, asked, num_classes, seed)
-        settings = {"classifier": "linear", "epochs": _EPOCHS, "lr": _LR, "batch_size": _BATCH}
+    several = train_labels is not None and train_labels.ndim > 1
+    task = (_Machines if several else _Linear)(train, train_labels, test, test_labels, seed)
     values: dict[str, float] = {}
     spread: dict[str, float] = {}
     details: dict[str, list[dict[str, float]]] = {}
     for n in shots:
-        draws = [np.arange(len(train))] if n == "full" else [draw(n, run) for run in range(runs)]
-        found = [classify(rows, run) for run, rows in enumerate(draws)]
+        draws = [np.arange(len(train))] if n == "full" else [task.draw(n, run) for run in range(runs)]
+        found = [task.classify(rows, run) for run, rows in enumerate(draws)]
         details[str(n)] = [{"images": len(rows), **one} for rows, one in zip(draws, found, strict=True)]
         means, deviations = mean_and_deviation(found)
         values |= {f"{name}@{n}": mean for name, mean in means.items()}
         spread |= {f"{name}@{n}": deviation for name, deviation in deviations.items() if n != "full"}
-    return Result("few-shot", values, {"shots": list(shots), "runs": runs, "seed": seed, **settings}, spread, details)
+    settings = {"shots": list(shots), "runs": runs, "seed": seed, **task.settings}
+    return Result("few-shot", values, settings, spread, details)
 
 
 def draw_single_label(labels: Labels, n: int, seed: int, run: int) -> Rows:
@@ -104,40 +93,53 @@ def _check_settings(shots: Sequence[Shots], runs: int) -> None:
         raise ConfigError(f"runs must be at least 1, received {runs}.")
 
 
-def _linear(train: Features, labels: Labels, test: Features, truth: Labels, num_classes: int, seed: int) -> _Classify:
+class _Linear:
     """A linear classifier by SGD; the learning rate falls to a tenth at two epochs."""
 
-    def lr_factor(epoch: int) -> float:
-        return float(0.1 ** sum(epoch >= drop for drop in _DROPS))
+    settings: ClassVar[dict[str, Any]] = {"classifier": "linear", "epochs": _EPOCHS, "lr": _LR, "batch_size": _BATCH}
 
-    def classify(rows: Rows, run: int) -> dict[str, float]:
-        grid = LinearGrid([Member("sgd", _LR)], train.shape[1], num_classes, seed=seed + run)
-        batches = shuffled(train, labels, rows, batch_size=_BATCH, seed=seed + run)
-        fit(grid, batches, epochs=_EPOCHS, lr_factor=lr_factor)
-        (top1,), _ = grid.accuracy(in_order(test, truth, np.arange(len(test))))
+    def __init__(
+        self, train: Features, train_labels: Labels | None, test: Features, test_labels: Labels | None, seed: int
+    ) -> None:
+        check_pair(train, test)
+        self._labels, self._truth, self._num_classes = check_classes(train, train_labels, test, test_labels)
+        self._train, self._test, self._seed = train, test, seed
+
+    def draw(self, n: int, run: int) -> Rows:
+        return draw_single_label(self._labels, n, self._seed, run)
+
+    def classify(self, rows: Rows, run: int) -> dict[str, float]:
+        seed = self._seed + run
+        grid = LinearGrid([Member("sgd", _LR)], self._train.shape[1], self._num_classes, seed=seed)
+        batches = shuffled(self._train, self._labels, rows, batch_size=_BATCH, seed=seed)
+        fit(grid, batches, epochs=_EPOCHS, lr_factor=lambda epoch: 0.1 ** sum(epoch >= drop for drop in _DROPS))
+        (top1,), _ = grid.accuracy(in_order(self._test, self._truth, np.arange(len(self._test))))
         return {"top1": top1}
-
-    return classify
 
 
 class _Machines:
     """A linear support vector machine per class on features of length 1."""
 
-    def __init__(
-        self, train: Features, train_norms: Features, shown: Shown, test: Features, test_norms: Features, truth: Shown
-    ) -> None:
-        self._train, self._norms, self._shown, self._truth = train, train_norms, shown, truth
-        self._test = test / test_norms[:, None]
+    settings: ClassVar[dict[str, Any]] = {"classifier": "svm", "cost": _COST, "positive_weight": _POSITIVE_WEIGHT}
 
-    def __call__(self, rows: Rows, _run: int) -> dict[str, float]:
+    def __init__(
+        self, train: Features, train_labels: Labels | None, test: Features, test_labels: Labels | None, seed: int
+    ) -> None:
+        self._norms, test_norms = check_pair(train, test)
+        self._shown, self._truth = check_multi_label(train, train_labels, test, test_labels)
+        self._train, self._test, self._seed = train, normalised(test, test_norms), seed
+
+    def draw(self, n: int, run: int) -> Rows:
+        return draw_multi_label(self._shown, n, self._seed, run)
+
+    def classify(self, rows: Rows, _run: int) -> dict[str, float]:
         features, shown = self._train[rows] / self._norms[rows, None], self._shown[rows]
-        both = [average_precision(self._truth[:, c], self._scores(features, shown[:, c], c)) for c in self._classes]
+        both = [
+            average_precision(self._truth[:, label], self._scores(features, shown[:, label], label))
+            for label in range(shown.shape[1])
+        ]
         area, eleven = np.mean(both, axis=0).tolist()
         return {"map": area, "map11": eleven}
-
-    @property
-    def _classes(self) -> range:
-        return range(self._shown.shape[1])
 
     def _scores(self, features: Features, shown: Shown, label: int) -> NDArray[np.float64]:
         """How sure the machine of one class is of every test image."""
