@@ -46,6 +46,7 @@ def knn(
         raise DataError("k-NN needs at least one k, received none.")
     for k in ks:
         check_neighbours(k, len(bank), leave_one_out=False)
+    _check_temperature(temperature)
     bank_norms, query_norms = check_pair(bank, queries)
     labels, truth, num_classes = check_classes(bank, bank_labels, queries, query_labels)
     keys_QK = _neighbours(bank, bank_norms, queries, max(ks), leave_one_out=False)
@@ -85,6 +86,11 @@ def check_neighbours(k: int, num_images: int, *, leave_one_out: bool) -> None:
         )
 
 
+def _check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise DataError(f"temperature must be greater than 0, received {temperature}.")
+
+
 def _accuracy(
     bank: Features,
     bank_labels: Labels,
@@ -97,6 +103,7 @@ def _accuracy(
 ) -> float:
     """During training: the bank may be a small part of a set, so that a class may be missing from it."""
     check_neighbours(k, len(bank), leave_one_out=leave_one_out)
+    _check_temperature(temperature)
     if len(bank) != len(bank_labels) or len(queries) != len(query_labels):
         raise DataError("k-NN needs a label for every image.")
     bank_norms, query_norms = check_pair(bank, queries)
@@ -198,8 +205,6 @@ def _hits(
     num_classes: int,
 ) -> dict[int, tuple[float, float]]:
     """Top-1 and top-5 for every k: the votes of the nearest k are those of the nearest k′ < k and a few more."""
-    if temperature <= 0:
-        raise DataError(f"temperature must be greater than 0, received {temperature}.")
     right = dict.fromkeys(ks, (0, 0))
     for rows in _slices(len(keys_QK), _QUERIES_AT_A_TIME):
         similarity_qK, index_qK = _read_key(keys_QK[rows])
