@@ -1,5 +1,6 @@
 """What is wrong with stored features is said in one sentence, by every protocol alike."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"test": np.ones((30, 8))}, "float32 array of images × features, received float64"),
     ({"test": np.ones(30, dtype=np.float32)}, r"of shape \(30,\)"),
     ({"test": np.ones((0, 8), dtype=np.float32), "test_labels": np.arange(0)}, "no test features"),
-    (
-        {"train": np.ones((300, 0), dtype=np.float32), "test": np.ones((30, 0), dtype=np.float32)},
-        "no training features",
-    ),
+    ({"train": np.ones((300, 0), dtype=np.float32)}, "no training features"),
 ]
 
 
@@ -130,8 +128,6 @@ def test_features_are_walked_in_parts(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_a_result_survives_the_disk(tmp_path: Path) -> None:
-    import json
-
     result = linear_probe(*parts(), epochs=1, lrs=(0.1, 1e30))
     result.write(tmp_path / "results" / "linear.json")
     read = json.loads((tmp_path / "results" / "linear.json").read_text())

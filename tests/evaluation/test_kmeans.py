@@ -64,9 +64,8 @@ def test_empty_clusters_are_reported() -> None:
     rng = np.random.default_rng(0)
     two = rng.standard_normal((2, 5)).astype(np.float32)
     train, labels = two[np.arange(40) % 2], np.arange(40) % 4
-    (seed,) = kmeans(
-        train, labels, two[:1].repeat(8, axis=0), np.arange(8) % 4, iterations=5, redos=1, seeds=(0,)
-    ).details["seeds"]
+    test, truth = two[:1].repeat(8, axis=0), np.arange(8) % 4
+    (seed,) = kmeans(train, labels, test, truth, iterations=5, redos=1, seeds=(0,)).details["seeds"]
     assert seed["empty_train"] == 2  # two distinct images fill two of four clusters
     assert seed["empty_test"] == 3
 
