@@ -118,10 +118,12 @@ def test_the_chosen_member_is_trained_on_everything() -> None:
 
 def test_reaches_a_converged_logistic_regression() -> None:
     models = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
-    x, y, test, truth = make(3000, noise=1.8)
+    x, y, test, truth = make(12_000, noise=1.8)
     best = models.LogisticRegression(C=1e6, max_iter=1000).fit(x, y).score(test, truth)
     assert 0.5 < best < 0.9
-    assert linear_probe(x, y, test, truth, epochs=30).values["top1"] == pytest.approx(best, abs=0.015)
+    values = linear_probe(x, y, test, truth, epochs=10).values
+    assert values["best_top1_on_test"] == pytest.approx(best, abs=0.01)
+    assert values["top1"] == pytest.approx(best, abs=0.02)  # 600 images choose: they do not always find the very best
 
 
 def test_held_out_part() -> None:
