@@ -132,7 +132,7 @@ def _labels(name: str, features: Features, labels: Labels | None) -> Labels:
         raise DataError(f"the {name} images have no labels: put them into one sub-folder per class.")
     if len(labels) != len(features):
         raise DataError(f"every {name} image needs a label, received {len(labels)} labels for {len(features)} images.")
-    if not np.issubdtype(labels.dtype, np.integer):
+    if not (np.issubdtype(labels.dtype, np.integer) or labels.dtype == np.bool_):
         raise DataError(f"{name} labels must be integers, received {labels.dtype}.")
     return labels.astype(np.int64, copy=False)
 
