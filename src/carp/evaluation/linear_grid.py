@@ -86,7 +86,7 @@ class LinearGrid:
     @torch.no_grad()
     def step(self, x_BF: Tensor, y_B: Tensor, *, lr_factor: float = 1.0) -> None:
         """One step of every member on one batch, at its learning rate times `lr_factor`."""
-        error_BSC = self.logits(x_BF).softmax(dim=2)
+        error_BSC = _softmax_(self.logits(x_BF))
         error_BSC[torch.arange(len(y_B)), :, y_B] -= 1
         error_BSC /= len(y_B)
         gradient_SCF = (error_BSC.flatten(1).T @ x_BF).view_as(self.weight_SCF)
@@ -142,6 +142,14 @@ class LinearGrid:
     def finite(self) -> Tensor:
         """Which members have not diverged, [S]."""
         return torch.isfinite(self.weight_SCF).flatten(1).all(dim=1) & torch.isfinite(self.bias_SC).all(dim=1)
+
+
+def _softmax_(logits_BSC: Tensor) -> Tensor:
+    """Softmax over classes in place; with few classes several times as fast as PyTorch's own."""
+    logits_BSC -= logits_BSC.amax(dim=2, keepdim=True)
+    logits_BSC.exp_()
+    logits_BSC /= logits_BSC.sum(dim=2, keepdim=True)
+    return logits_BSC
 
 
 def fit(
