@@ -1,26 +1,66 @@
 """Weighted k-nearest-neighbour classification, as in the paper's appendix.
 
 The similarity is the cosine; each of the k nearest images of the bank votes for its class with exp(similarity / τ).
+All k are answered from one pass over the bank. Among equally similar images the one that comes first in the bank is
+nearer; among classes with equal votes the one with the lower number wins; a class without a vote is never predicted.
 
-Shapes: Q queries, M images in the bank, F features, k neighbours, C classes.
+The bank may be larger than the memory: it is read once, in parts, and each part is compared with a few hundred
+queries at a time; of all comparisons only the largest k of every query are kept.
+
+Shapes: Q queries, M images in the bank, F features, K the largest number of neighbours, C classes; small letters
+stand for a part.
 """
 
-import numpy as np
+from collections.abc import Iterator, Sequence
+
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from carp.errors import DataError
+from carp.evaluation.inputs import Features, Labels, check_classes, check_pair, tensor
+from carp.evaluation.result import Result
 
-Labels = NDArray[np.int64]
-_QUERIES_AT_A_TIME = 1024
+_QUERIES_AT_A_TIME = 512
+_BANK_AT_A_TIME = 50_176  # of float32 similarities to 512 queries: 100 MB
+_SELECT_AT_A_TIME = 64
+_SMALLEST_PRODUCT = 256  # columns; see _filled_up
+_GROUP = 16  # columns a group: see _largest
+_LAST = 2**32 - 1
+
+
+def knn(
+    bank: Features,
+    bank_labels: Labels | None,
+    queries: Features,
+    query_labels: Labels | None,
+    *,
+    ks: Sequence[int] = (10, 20, 100, 200),
+    temperature: float = 0.07,
+) -> Result:
+    """Classify queries [Q, F] by their nearest in the bank [M, F], for several k at once.
+
+    Returns:
+        `top1@k` for every k and, with more than five classes, `top5@k`: shares of queries.
+    """
+    if not ks:
+        raise DataError("k-NN needs at least one k, received none.")
+    for k in ks:
+        check_neighbours(k, len(bank), leave_one_out=False)
+    _check_temperature(temperature)
+    bank_norms, query_norms = check_pair(bank, queries)
+    labels, truth, num_classes = check_classes(bank, bank_labels, queries, query_labels)
+    keys_QK = _neighbours(bank, bank_norms, queries, max(ks), leave_one_out=False)
+    hits = _hits(keys_QK, tensor(query_norms), tensor(labels), tensor(truth), sorted(set(ks)), temperature, num_classes)
+    values = {f"top1@{k}": top1 for k, (top1, _) in hits.items()}
+    if num_classes > 5:
+        values |= {f"top5@{k}": top5 for k, (_, top5) in hits.items()}
+    return Result("knn", values, {"k": sorted(set(ks)), "temperature": temperature})
 
 
 def knn_accuracy(
-    bank: NDArray[np.float32],
+    bank: Features,
     bank_labels: Labels,
-    queries: NDArray[np.float32],
+    queries: Features,
     query_labels: Labels,
     *,
     k: int = 20,
@@ -30,9 +70,7 @@ def knn_accuracy(
     return _accuracy(bank, bank_labels, queries, query_labels, k, temperature, leave_one_out=False)
 
 
-def knn_leave_one_out(
-    features: NDArray[np.float32], labels: Labels, *, k: int = 20, temperature: float = 0.07
-) -> float:
+def knn_leave_one_out(features: Features, labels: Labels, *, k: int = 20, temperature: float = 0.07) -> float:
     """The same with every image a query against all others."""
     return _accuracy(features, labels, features, labels, k, temperature, leave_one_out=True)
 
@@ -48,57 +86,150 @@ def check_neighbours(k: int, num_images: int, *, leave_one_out: bool) -> None:
         )
 
 
+def _check_temperature(temperature: float) -> None:
+    if not temperature > 0:
+        raise DataError(f"temperature must be greater than 0, received {temperature}.")
+
+
 def _accuracy(
-    bank: NDArray[np.float32],
+    bank: Features,
     bank_labels: Labels,
-    queries: NDArray[np.float32],
+    queries: Features,
     query_labels: Labels,
     k: int,
     temperature: float,
     *,
     leave_one_out: bool,
 ) -> float:
+    """During training: the bank may be a small part of a set, so that a class may be missing from it."""
     check_neighbours(k, len(bank), leave_one_out=leave_one_out)
-    _check(bank, bank_labels, queries, query_labels, temperature)
-    bank_MF = F.normalize(torch.from_numpy(bank), dim=-1)
-    queries_QF = F.normalize(torch.from_numpy(queries), dim=-1)
-    labels_M = torch.tensor(bank_labels)
-    num_classes = int(max(bank_labels.max(), query_labels.max())) + 1
-    right = 0
-    for start in range(0, len(queries_QF), _QUERIES_AT_A_TIME):
-        similarity_qM = queries_QF[start : start + _QUERIES_AT_A_TIME] @ bank_MF.T
-        if leave_one_out:
-            own = torch.arange(len(similarity_qM))
-            similarity_qM[own, own + start] = -torch.inf
-        predicted = _vote(similarity_qM, labels_M, k, temperature, num_classes)
-        right += int((predicted.numpy() == query_labels[start : start + len(predicted)]).sum())
-    return right / len(queries)
-
-
-def _vote(similarity_qM: Tensor, labels_M: Tensor, k: int, temperature: float, num_classes: int) -> Tensor:
-    nearest_qk = similarity_qM.topk(k, dim=1)
-    votes_qk = torch.exp(nearest_qk.values / temperature)
-    scores_qC = torch.zeros(len(similarity_qM), num_classes)
-    scores_qC.scatter_add_(1, labels_M[nearest_qk.indices], votes_qk)
-    return scores_qC.argmax(dim=1)
-
-
-def _check(
-    bank: NDArray[np.float32],
-    bank_labels: Labels,
-    queries: NDArray[np.float32],
-    query_labels: Labels,
-    temperature: float,
-) -> None:
-    if not len(queries):
-        raise DataError("k-NN needs at least one query, received none.")
-    if bank.shape[1] != queries.shape[1]:
-        raise DataError(
-            f"bank and queries must have features of one length, received {bank.shape[1]} and {queries.shape[1]}."
-        )
+    _check_temperature(temperature)
     if len(bank) != len(bank_labels) or len(queries) != len(query_labels):
         raise DataError("k-NN needs a label for every image.")
-    if temperature <= 0:
-        raise DataError(f"temperature must be greater than 0, received {temperature}.")
-    if not (np.isfinite(bank).all() and np.isfinite(queries).all()):
-        raise DataError("some features are not finite numbers; k-NN on them would mean nothing.")
+    bank_norms, query_norms = check_pair(bank, queries)
+    keys_QK = _neighbours(bank, bank_norms, queries, k, leave_one_out=leave_one_out)
+    labels, truth = tensor(bank_labels), tensor(query_labels)
+    num_classes = int(max(bank_labels.max(), query_labels.max())) + 1
+    return _hits(keys_QK, tensor(query_norms), labels, truth, [k], temperature, num_classes)[k][0]
+
+
+def _neighbours(bank: Features, bank_norms: Features, queries: Features, k: int, *, leave_one_out: bool) -> Tensor:
+    """Keys [Q, k] of the k nearest images of the bank, nearest first.
+
+    The length of a query changes nothing about the order of its neighbours, so queries are compared as they are.
+    """
+    keys_QK = torch.full((len(queries), k), torch.iinfo(torch.int64).min)
+    rows = min(_QUERIES_AT_A_TIME, -(-len(queries) // _SELECT_AT_A_TIME) * _SELECT_AT_A_TIME)
+    width = min(_BANK_AT_A_TIME, max(_SMALLEST_PRODUCT, -(-len(bank) // _GROUP) * _GROUP))
+    tile_qm = torch.empty(rows, width)
+    for first in range(0, len(bank), width):
+        scale_m = 1 / tensor(bank_norms[first : first + width])
+        part_mF = _filled_up(tensor(bank[first : first + width]), _SMALLEST_PRODUCT)
+        for start in range(0, len(queries), rows):
+            query_qF = _filled_up(tensor(queries[start : start + rows]), rows)
+            torch.mm(query_qF, part_mF.T, out=tile_qm[:, : len(part_mF)])
+            tile_qm[:, : len(scale_m)] *= scale_m
+            tile_qm[:, len(scale_m) :] = -torch.inf
+            similarity_qm = tile_qm[: len(queries) - start]
+            if leave_one_out:
+                _hide_own(similarity_qm, start, first)
+            _keep_largest(similarity_qm, first, keys_QK[start : start + rows])
+    return keys_QK
+
+
+def _filled_up(part_nF: Tensor, rows: int) -> Tensor:
+    """At least so many rows, with zeros if need be.
+
+    Products of small or varying shapes are rounded in different ways at different positions. With products of one
+    shape, and not too small, a similarity depends on its two images only: equals are equal, and order is no matter.
+    """
+    missing = rows - len(part_nF)
+    return torch.cat([part_nF, part_nF.new_zeros(missing, part_nF.shape[1])]) if missing > 0 else part_nF
+
+
+def _hide_own(similarity_qm: Tensor, start: int, first: int) -> None:
+    own = torch.arange(start, start + len(similarity_qm))
+    here = (own >= first) & (own < first + similarity_qm.shape[1])
+    similarity_qm[own[here] - start, own[here] - first] = -torch.inf
+
+
+def _keep_largest(similarity_qm: Tensor, first: int, keys_qK: Tensor) -> None:
+    """Let the similarities to images `first` … of the bank compete with the largest so far."""
+    for rows in _slices(len(keys_qK), _SELECT_AT_A_TIME):
+        found, columns = _largest(similarity_qm[rows], keys_qK.shape[1])
+        rivals = torch.cat([keys_qK[rows], _key(found, columns + first)], dim=1)
+        keys_qK[rows] = rivals.topk(keys_qK.shape[1], dim=1).values
+
+
+def _largest(similarity_qm: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Values and columns, in any order, that hold the k largest of every row, equals of the k-th included.
+
+    Columns j, j + G, j + 2G … are a group. Let t be the k-th largest of the groups' maxima: k entries are at least t,
+    so the k largest of the row are, and they lie in groups whose maximum is. There are k such groups, more only if
+    maxima are equal. So one cheap pass (maxima) leaves 16 k entries to choose from.
+    """
+    num_rows, width = similarity_qm.shape
+    num_groups = width // _GROUP
+    if num_groups <= k:
+        return similarity_qm, torch.arange(width).expand(num_rows, -1)
+    maxima_qG = similarity_qm.view(num_rows, _GROUP, num_groups).amax(dim=1)
+    top = maxima_qG.topk(k, dim=1)
+    needed = int((maxima_qG >= top.values[:, -1:]).sum(dim=1).max())
+    if needed > k:
+        top = maxima_qG.topk(needed, dim=1)
+    members = torch.arange(_GROUP)[:, None] * num_groups
+    columns = (top.indices[:, None, :] + members).flatten(1)
+    return similarity_qm.gather(1, columns), columns
+
+
+def _key(similarity: Tensor, index: Tensor) -> Tensor:
+    """Numbers that are ordered by similarity and then, falling, by index: both can be read from them."""
+    bits = (similarity + 0.0).view(torch.int32)  # −0 becomes 0: they are equal
+    rank = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
+    return (rank << 32) + (_LAST - index)
+
+
+def _read_key(keys: Tensor) -> tuple[Tensor, Tensor]:
+    rank = (keys >> 32).int()
+    similarity = (rank ^ ((rank >> 31) & 0x7FFFFFFF)).view(torch.float32)
+    return similarity, _LAST - (keys & _LAST)
+
+
+def _hits(
+    keys_QK: Tensor,
+    norms_Q: Tensor,
+    labels_M: Tensor,
+    truth_Q: Tensor,
+    ks: list[int],
+    temperature: float,
+    num_classes: int,
+) -> dict[int, tuple[float, float]]:
+    """Top-1 and top-5 for every k: the votes of the nearest k are those of the nearest k′ < k and a few more."""
+    right = dict.fromkeys(ks, (0, 0))
+    for rows in _slices(len(keys_QK), _QUERIES_AT_A_TIME):
+        similarity_qK, index_qK = _read_key(keys_QK[rows])
+        cosine_qK = similarity_qK.double() / norms_Q[rows, None]
+        votes_qK = torch.exp((cosine_qK - cosine_qK[:, :1]) / temperature)  # relative to the nearest: cannot overflow
+        classes_qK = labels_M[index_qK]
+        scores_qC = torch.zeros(len(votes_qK), num_classes, dtype=torch.float64)
+        previous = 0
+        for k in ks:
+            scores_qC.scatter_add_(1, classes_qK[:, previous:k], votes_qK[:, previous:k])
+            place_q = _place(scores_qC, truth_Q[rows])
+            right[k] = (right[k][0] + int((place_q < 1).sum()), right[k][1] + int((place_q < 5).sum()))
+            previous = k
+    return {k: (top1 / len(keys_QK), top5 / len(keys_QK)) for k, (top1, top5) in right.items()}
+
+
+def _place(scores_qC: Tensor, truth_q: Tensor) -> Tensor:
+    """How many classes stand before the true one; all of them if it has no vote."""
+    own_q1 = scores_qC.gather(1, truth_q[:, None])
+    before = (scores_qC > own_q1).sum(dim=1)
+    equal_qC = scores_qC == own_q1
+    if int(equal_qC.sum()) > len(scores_qC):
+        before += (equal_qC & (torch.arange(scores_qC.shape[1]) < truth_q[:, None])).sum(dim=1)
+    return torch.where(own_q1[:, 0] > 0, before, scores_qC.shape[1])
+
+
+def _slices(length: int, step: int) -> Iterator[slice]:
+    return (slice(start, start + step) for start in range(0, length, step))

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from carp.errors import DataError
 
 SCHEMA = 1
@@ -17,8 +19,10 @@ _WRITTEN_BY = "Give files that `carp eval` wrote (results/*.json)"
 class Result:
     """Named values (shares between 0 and 1) and what made them.
 
-    The deviation of a value over several runs has the name of the value with `_std` behind it. Where `model` is empty
-    and the settings name a `run`, the values are named after the features of that run (`student`, `raw pixels`).
+    `spread` holds, under the same names, the deviation of those values that are means over several runs; `details`
+    whatever lies behind the values: the runs one by one, the members of a grid, the counts of empty clusters. Where
+    `model` is empty and the settings name a `run`, the values are named after the features of that run (`student`, `raw
+    pixels`).
     """
 
     protocol: str
@@ -31,6 +35,8 @@ class Result:
     versions: dict[str, str] = field(default_factory=dict)
     created: str = ""
     """Date and time in UTC; `write` fills it in."""
+    spread: dict[str, float] = field(default_factory=dict)
+    details: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """The text of a result file."""
@@ -86,3 +92,12 @@ def _check(read: dict[str, Any], place: str) -> None:
 def _kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     return names.get(type(value), "a number")
+
+
+def mean_and_deviation(runs: list[dict[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
+    """Mean and standard deviation (of the runs themselves: divided by their number) of every name."""
+    columns = {name: [run[name] for run in runs] for name in runs[0]}
+    return (
+        {name: float(np.mean(column)) for name, column in columns.items()},
+        {name: float(np.std(column)) for name, column in columns.items()},
+    )

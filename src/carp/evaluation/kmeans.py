@@ -1,0 +1,101 @@
+"""k-means as in the paper's appendix: spherical, by faiss, fitted on training features, scored on others.
+
+Shapes: N images, F features.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from carp.errors import ConfigError, DataError, MissingExtraError
+from carp.evaluation.inputs import Features, Labels, check_classes, check_pair, normalised
+from carp.evaluation.metrics import clustering_metrics
+from carp.evaluation.result import Result, mean_and_deviation
+
+
+def kmeans(
+    train: Features,
+    train_labels: Labels | None,
+    test: Features,
+    test_labels: Labels | None,
+    *,
+    num_clusters: int | None = None,
+    iterations: int = 100,
+    redos: int = 20,
+    images_per_cluster: int | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+) -> Result:
+    """Cluster training features [N, F] and compare the clusters of the test features with their classes.
+
+    Args:
+        train: Training features.
+        train_labels: Their classes: counted only.
+        test: Test features.
+        test_labels: Their classes.
+        num_clusters: Number of clusters; the number of classes if None.
+        iterations: Iterations of each of the redos.
+        redos: Starts, of which faiss keeps the one with the best objective.
+        images_per_cluster: Fit on at most so many images per cluster, chosen by faiss (its own default is 256);
+            None is all.
+        seeds: The whole is done for every seed; values are means over them.
+
+    Returns:
+        NMI, AMI, ARI, accuracy, homogeneity and completeness on the test features. The details hold every seed, with
+        its numbers of clusters that no training and no test image falls into.
+    """
+    for name, value in (("iterations", iterations), ("redos", redos), ("the number of seeds", len(seeds))):
+        if value < 1:
+            raise ConfigError(f"{name} must be at least 1, received {value}.")
+    train_norms, test_norms = check_pair(train, test)
+    labels, truth, _ = check_classes(train, train_labels, test, test_labels)
+    k = num_clusters if num_clusters is not None else len(np.unique(labels))
+    if not 1 <= k <= len(train):
+        raise DataError(f"k-means with {k} clusters needs from {k} images, received {len(train)}. Lower the number.")
+    settings = {
+        "clusters": k,
+        "iterations": iterations,
+        "redos": redos,
+        "images_per_cluster": images_per_cluster or "all",
+        "seeds": list(seeds),
+    }
+    fit, score = normalised(train, train_norms), normalised(test, test_norms)
+    runs = [_one(fit, score, truth, k, iterations, redos, images_per_cluster, seed) for seed in seeds]
+    values, spread = mean_and_deviation([metrics for metrics, _ in runs])
+    details = [{"seed": seed, **metrics, **counts} for seed, (metrics, counts) in zip(seeds, runs, strict=True)]
+    return Result("kmeans", values, settings, spread, {"seeds": details})
+
+
+def _one(
+    train: Features,
+    test: Features,
+    truth: Labels,
+    k: int,
+    iterations: int,
+    redos: int,
+    images_per_cluster: int | None,
+    seed: int,
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Metrics and counts of one seed."""
+    clustering = _faiss().Kmeans(
+        train.shape[1],
+        k,
+        niter=iterations,
+        nredo=redos,
+        spherical=True,
+        seed=seed,
+        min_points_per_centroid=1,  # faiss warns on the terminal below 39
+        max_points_per_centroid=images_per_cluster or len(train),
+    )
+    objective = float(clustering.train(train))
+    clusters = {name: clustering.index.search(part, 1)[1][:, 0] for name, part in (("train", train), ("test", test))}
+    counts: dict[str, float] = {f"empty_{name}": k - len(np.unique(found)) for name, found in clusters.items()}
+    return clustering_metrics(truth, clusters["test"]), {"objective": objective, **counts}
+
+
+def _faiss() -> Any:
+    try:
+        import faiss  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingExtraError("k-means needs faiss. Run `pip install 'carp-ssl[eval]'`.") from None
+    return faiss

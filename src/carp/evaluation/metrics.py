@@ -1,0 +1,72 @@
+"""Measures of agreement between predictions and truth.
+
+Shapes: N images, C classes.
+"""
+
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.errors import MissingExtraError
+from carp.evaluation.inputs import Labels
+
+
+def clustering_metrics(truth: Labels, clusters: Labels) -> dict[str, float]:
+    """Agreement of clusters [N] with classes [N]; 1 is perfect.
+
+    NMI and AMI are divided by the arithmetic mean of the two entropies, scikit-learn's default. Accuracy is that of
+    the best one-to-one matching of clusters and classes (Hungarian).
+    """
+    metrics = scikit_learn("metrics")
+    return {
+        "nmi": float(metrics.normalized_mutual_info_score(truth, clusters)),
+        "ami": float(metrics.adjusted_mutual_info_score(truth, clusters)),
+        "ari": float(metrics.adjusted_rand_score(truth, clusters)),
+        "accuracy": matched_accuracy(truth, clusters),
+        "homogeneity": float(metrics.homogeneity_score(truth, clusters)),
+        "completeness": float(metrics.completeness_score(truth, clusters)),
+    }
+
+
+def matched_accuracy(truth: Labels, clusters: Labels) -> float:
+    """Share of images in the cluster that is matched with their class, in the matching that makes it largest."""
+    scikit_learn("metrics")  # brings SciPy
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - optional
+
+    counts = np.zeros((int(clusters.max()) + 1, int(truth.max()) + 1), dtype=np.int64)
+    np.add.at(counts, (clusters, truth), 1)
+    rows, columns = linear_sum_assignment(counts, maximize=True)
+    return int(counts[rows, columns].sum()) / len(truth)
+
+
+def average_precision(shown: NDArray[np.bool_], scores: NDArray[np.floating[Any]]) -> tuple[float, float]:
+    """Average precision of one class in the two ways of PASCAL VOC.
+
+    Args:
+        shown: Which images show the class, [N].
+        scores: How sure the classifier is, [N].
+
+    Returns:
+        The area under the interpolated curve (VOC 2010 and later, and the low-shot protocol that the paper follows),
+        and the mean at 11 recalls (VOC 2007). The curve has a point for every distinct score, so that the order of
+        images with equal scores is no matter.
+    """
+    order = np.argsort(-scores, kind="stable")
+    last_of_score = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    found = np.cumsum(shown[order])[last_of_score]
+    recall, precision = found / shown.sum(), found / (last_of_score + 1)
+    interpolated = np.maximum.accumulate(precision[::-1])[::-1]  # the best precision at this recall or a higher one
+    area = float(np.sum(np.diff(recall, prepend=0.0) * interpolated))
+    # Recall is compared as a whole number of images: 0.1 · 10 images are one image, whatever the rounding.
+    at = [np.searchsorted(10 * found, tenth * shown.sum(), side="left") for tenth in range(11)]
+    return area, float(np.mean(interpolated[at]))
+
+
+def scikit_learn(module: str) -> Any:
+    """A module of scikit-learn, which is optional."""
+    try:
+        return importlib.import_module(f"sklearn.{module}")
+    except ImportError:
+        raise MissingExtraError("scikit-learn is not installed. Run `pip install 'carp-ssl[eval]'`.") from None

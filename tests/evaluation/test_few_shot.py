@@ -1,0 +1,114 @@
+"""Few-shot: what is drawn, and the classifiers against plain ones."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from carp.errors import DataError
+from carp.evaluation.few_shot import draw_multi_label, draw_single_label, few_shot
+from carp.evaluation.linear_grid import LinearGrid, Member, shuffled
+
+svm = pytest.importorskip("sklearn.svm", reason="scikit-learn is not installed")
+
+
+def single(num_classes: int = 5) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = np.arange(300) % num_classes
+    x = (rng.standard_normal((num_classes, 8))[labels] + rng.standard_normal((300, 8))).astype(np.float32)
+    return [x[:200], labels[:200], x[200:], labels[200:]]
+
+
+def several() -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    shown = rng.random((300, 4)) < 0.25
+    x = (shown @ rng.standard_normal((4, 8)) + 0.7 * rng.standard_normal((300, 8))).astype(np.float32)
+    labels = np.where(shown, 1, np.where(rng.random(shown.shape) < 0.1, 0, -1))  # 0: difficult
+    return [x[:200], labels[:200], x[200:], labels[200:]]
+
+
+def test_draws_of_single_labels() -> None:
+    labels = np.repeat([0, 1, 2], [50, 3, 20])[np.random.default_rng(0).permutation(73)]
+    draws = {n: draw_single_label(labels, n, 0, 0) for n in (1, 4, 100)}
+    assert np.bincount(labels[draws[4]]).tolist() == [4, 3, 4]
+    assert set(draws[1]) < set(draws[4])
+    assert draws[100].tolist() == list(range(73))
+    assert draw_single_label(labels, 4, 0, 1).tolist() != draws[4].tolist()
+    assert draw_single_label(labels, 4, 1, 0).tolist() != draws[4].tolist()
+
+
+def test_draws_of_several_labels() -> None:
+    shown = several()[1] > 0
+    rows = draw_multi_label(shown, 8, 0, 0).reshape(4, 8)
+    for label, own in enumerate(rows):
+        assert shown[own, label].all()
+        assert len(set(own)) == 8
+    assert len(set(rows.ravel())) < 32  # an image that two classes draw is there twice
+    smaller = draw_multi_label(shown, 2, 0, 0).reshape(4, 2)
+    assert (smaller == rows[:, :2]).all()
+
+
+def test_linear_classifier_equals_a_plain_one() -> None:
+    x, y, test, truth = data = single()
+    result = few_shot(*data, shots=(2, "full"), runs=3, seed=9)
+    found = []
+    for run in range(3):
+        rows = draw_single_label(y, 2, 9, run)
+        layer = nn.Linear(8, 5)
+        start = LinearGrid([Member("sgd", 0.03)], 8, 5, seed=9 + run)
+        layer.load_state_dict({"weight": start.weight_SCF[0], "bias": start.bias_SC[0]})
+        optimiser = torch.optim.SGD(layer.parameters(), lr=0.03, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [12, 18])
+        batches = shuffled(x, y, rows, batch_size=256, seed=9 + run)
+        for epoch in range(20):
+            for features, labels in batches(epoch):
+                optimiser.zero_grad()
+                F.cross_entropy(layer(features), labels).backward()
+                optimiser.step()
+            schedule.step()
+        found.append(np.mean(layer(torch.from_numpy(test)).argmax(dim=1).numpy() == truth))
+    assert result.values["top1@2"] == pytest.approx(np.mean(found), abs=1e-12)
+    assert result.spread["top1@2"] == pytest.approx(np.std(found), abs=1e-12)
+    assert [row["images"] for row in result.details["2"]] == [10, 10, 10]
+    assert len(result.details["full"]) == 1
+    assert "top1@full" not in result.spread
+    assert result.values["top1@full"] > result.values["top1@2"]
+
+
+def plain_area(shown: np.ndarray, scores: np.ndarray) -> float:
+    ranked = shown[np.argsort(-scores)]
+    precision = np.cumsum(ranked) / np.arange(1, len(ranked) + 1)
+    return float(np.mean([precision[i:].max() for i in np.flatnonzero(ranked)]))
+
+
+def test_machines_equal_the_reference_protocol() -> None:
+    x, y, test, truth = data = several()
+    result = few_shot(*data, shots=(4,), runs=2, seed=5)
+    units = [v / np.linalg.norm(v, axis=1, keepdims=True) for v in (x, test)]
+    for run in range(2):
+        rows = draw_multi_label(y > 0, 4, 5, run)
+        areas = []
+        for label in range(4):
+            target = np.where(y[rows, label] > 0, 1, -1)
+            machine = svm.LinearSVC(C=0.5, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
+            machine.fit(units[0][rows], target)
+            areas.append(plain_area(truth[:, label] > 0, machine.decision_function(units[1])))
+        assert result.details["4"][run]["map"] == pytest.approx(np.mean(areas), abs=1e-9)
+    assert result.values["map@4"] == np.mean([row["map"] for row in result.details["4"]])
+    assert 0 < result.values["map11@4"] <= 1
+
+
+def test_more_images_are_better() -> None:
+    values = few_shot(*several(), shots=(1, 16, "full"), runs=3).values
+    assert values["map@1"] < values["map@16"] < values["map@full"]
+
+
+def test_a_draw_without_negatives_is_an_error() -> None:
+    rng = np.random.default_rng(0)
+    labels = np.zeros((20, 2), dtype=np.int64)
+    labels[:10, 0] = 1
+    labels[0, 1] = 1
+    x = rng.standard_normal((20, 3)).astype(np.float32)
+    with pytest.raises(DataError, match="images of a draw show class 0"):
+        few_shot(x, labels, x, labels, shots=(2,), runs=1)

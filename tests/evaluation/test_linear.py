@@ -1,0 +1,137 @@
+"""The grid against one torch optimiser per member; the probe against its promises."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from carp.errors import ConfigError
+from carp.evaluation.linear import choose_held_out, linear_probe
+from carp.evaluation.linear_grid import LinearGrid, Member, cosine, fit, in_order, make_grid, shuffled
+from carp.training.optimiser import LARS
+
+EPOCHS = 6
+
+
+def make(num_images: int = 400, num_classes: int = 7, *, noise: float = 1.0) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = np.arange(num_images) % num_classes
+    x = rng.standard_normal((num_classes, 10))[labels] + noise * rng.standard_normal((num_images, 10))
+    half = num_images // 2
+    return [x[:half].astype(np.float32), labels[:half], x[half:].astype(np.float32), labels[half:]]
+
+
+def alone(member: Member, x: np.ndarray, y: np.ndarray) -> nn.Linear:
+    """One member as a loop of PyTorch: autograd, an optimiser, a schedule."""
+    layer = nn.Linear(x.shape[1], 7)
+    start = LinearGrid([member], x.shape[1], 7, seed=1)
+    layer.load_state_dict({"weight": start.weight_SCF[0], "bias": start.bias_SC[0]})
+    groups = [
+        {"params": [layer.weight], "weight_decay": member.weight_decay},
+        {"params": [layer.bias], "weight_decay": 0.0, **({"adapt": False} if member.optimiser == "lars" else {})},
+    ]
+    optimiser: torch.optim.Optimizer
+    if member.optimiser == "lars":
+        optimiser = LARS(groups, lr=member.lr)
+    else:
+        optimiser = torch.optim.SGD(groups, lr=member.lr, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS)
+    batches = shuffled(x, y, np.arange(len(x)), batch_size=32, seed=2)
+    for epoch in range(EPOCHS):
+        for features, labels in batches(epoch):
+            optimiser.zero_grad()
+            F.cross_entropy(layer(features), labels).backward()
+            optimiser.step()
+        schedule.step()
+    return layer
+
+
+def test_members_equal_their_own_optimisers() -> None:
+    x, y, test, truth = make()
+    members = make_grid(("sgd", "lars"), (0.01, 0.3, 3.0), (0.0, 1e-2))
+    grid = LinearGrid(members, 10, 7, seed=1)
+    fit(grid, shuffled(x, y, np.arange(len(x)), batch_size=32, seed=2), epochs=EPOCHS, lr_factor=cosine(EPOCHS))
+    top1, top5 = grid.accuracy(in_order(test, truth, np.arange(len(test)), batch_size=33))
+    for i, member in enumerate(members):
+        layer = alone(member, x, y)
+        assert torch.allclose(grid.weight_SCF[i], layer.weight, rtol=1e-4, atol=1e-5), member
+        assert torch.allclose(grid.bias_SC[i], layer.bias, rtol=1e-4, atol=1e-5), member
+        logits = layer(torch.from_numpy(test)).detach().numpy()
+        assert top1[i] == np.mean(logits.argmax(axis=1) == truth)
+        ranks = (logits > logits[np.arange(len(truth)), truth][:, None]).sum(axis=1)
+        assert top5[i] == np.mean(ranks < 5)
+    assert len({round(t, 3) for t in top1}) > 3, "members must differ"
+
+
+def test_an_interrupted_grid_ends_the_same() -> None:
+    x, y, _, _ = make()
+    members = make_grid(("sgd", "lars"), (0.1,), (0.0, 1e-4))
+    batches = shuffled(x, y, np.arange(len(x)), batch_size=64, seed=0)
+    whole, first, second = (LinearGrid(members, 10, 7) for _ in range(3))
+    fit(whole, batches, epochs=4, lr_factor=cosine(4))
+    saved: dict[str, torch.Tensor] = {}
+
+    def save(epoch: int) -> None:
+        if epoch == 1:
+            saved.update({name: value.clone() for name, value in first.state_dict().items()})
+
+    fit(first, batches, epochs=3, lr_factor=cosine(4), after_epoch=save)
+    second.load_state_dict(saved)
+    fit(second, batches, epochs=4, lr_factor=cosine(4), first_epoch=2)
+    assert torch.equal(second.weight_SCF, whole.weight_SCF)
+    assert torch.equal(second.bias_SC, whole.bias_SC)
+
+
+def test_a_member_that_diverges_harms_no_other() -> None:
+    x, y, test, truth = make()
+    settings = {"lrs": (1e-3, 1e38), "optimisers": ("sgd",), "weight_decays": (0.0,), "epochs": 3}
+    result = linear_probe(100 * x, y, test, truth, **settings)
+    good, bad = result.details["grid"]
+    assert bad["diverged"]
+    assert bad["test_top1"] == bad["held_out_top1"] == 0
+    assert good["test_top1"] > 0.5
+    assert result.details["chosen"] == good
+
+
+def test_the_probe_chooses_by_what_was_held_out() -> None:
+    x, y, test, truth = make()
+    result = linear_probe(x, y, test, truth, epochs=5)
+    rows = result.details["grid"]
+    assert len(rows) == 40
+    assert result.details["chosen"]["held_out_top1"] == max(row["held_out_top1"] for row in rows)
+    assert result.values["best_top1_on_test"] == max(row["test_top1"] for row in rows)
+    other = linear_probe(x, y, test, (truth + 1) % 7, epochs=5)  # test labels decide nothing
+    assert {**other.details["chosen"], "test_top1": 0} == {**result.details["chosen"], "test_top1": 0}
+    assert linear_probe(x, y, test, truth, epochs=5).values == result.values
+
+
+def test_the_chosen_member_is_trained_on_everything() -> None:
+    x, y, test, truth = make()
+    one = {"optimisers": ("sgd",), "lrs": (0.1,), "weight_decays": (0.0,), "epochs": 5, "seed": 3}
+    grid = LinearGrid([Member("sgd", 0.1)], 10, 7, seed=3)
+    fit(grid, shuffled(x, y, np.arange(len(x)), batch_size=256, seed=3), epochs=5, lr_factor=cosine(5))
+    (top1,), (top5,) = grid.accuracy(in_order(test, truth, np.arange(len(test))))
+    values = linear_probe(x, y, test, truth, **one).values
+    assert (values["top1"], values["top5"]) == (top1, top5)
+
+
+def test_reaches_a_converged_logistic_regression() -> None:
+    models = pytest.importorskip("sklearn.linear_model", reason="scikit-learn is not installed")
+    x, y, test, truth = make(12_000, noise=1.8)
+    best = models.LogisticRegression(C=1e6, max_iter=1000).fit(x, y).score(test, truth)
+    assert 0.5 < best < 0.9
+    values = linear_probe(x, y, test, truth, epochs=10).values
+    assert values["best_top1_on_test"] == pytest.approx(best, abs=0.01)
+    assert values["top1"] == pytest.approx(best, abs=0.02)  # 600 images choose: they do not always find the very best
+
+
+def test_held_out_part() -> None:
+    labels = np.repeat([0, 1, 2], [100, 20, 1])
+    marked = choose_held_out(labels, 0.1, seed=0)
+    assert np.bincount(labels[marked], minlength=3).tolist() == [10, 2, 0]
+    assert (choose_held_out(labels, 0.1, seed=0) == marked).all()
+    assert (choose_held_out(labels, 0.1, seed=1) != marked).any()
+    assert choose_held_out(np.array([0, 1, 1]), 0.1, seed=0).sum() == 1
+    with pytest.raises(ConfigError, match="at least two training images"):
+        choose_held_out(np.array([0, 1]), 0.1, seed=0)
