@@ -69,8 +69,8 @@ def test_all_values_in_a_csv_that_spreadsheets_read(cli: Cli, two: list[Path]) -
 
 def test_deviations(cli: Cli, tmp_path: Path) -> None:
     model = {"name": "a_b", "hash": "1"}
-    values = {"map_n1": 0.471, "map_n1_std": 0.032, "map_full": 0.882}
-    Result("few-shot", values, data={"name": "voc07"}, model=model).write(tmp_path / "a.json")
+    values, spread = {"map_n1": 0.471, "map_full": 0.882}, {"map_n1": 0.032}
+    Result("few-shot", values, spread=spread, data={"name": "voc07"}, model=model).write(tmp_path / "a.json")
     assert "| a_b | 47.1 ± 3.2 | 88.2 |" in cli("table", tmp_path / "a.json", "--format", "md")[1]
     head, row = csv.reader(io.StringIO(cli("table", tmp_path / "a.json", "--format", "csv")[1]))
     assert dict(zip(head, row, strict=True))["few-shot voc07 map_n1 deviation"] == "3.2"

@@ -10,7 +10,8 @@ from carp.evaluation.result import Result, read_result
 
 FULL = Result(
     "few-shot",
-    {"map_n1": 0.471, "map_n1_std": 0.032},
+    {"map_n1": 0.471},
+    spread={"map_n1": 0.032},
     settings={"runs": 5},
     data={"name": "voc07"},
     model={"name": "carp", "hash": "0123456789abcdef", "branch": "teacher", "epochs": 400},

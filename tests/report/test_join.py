@@ -1,5 +1,7 @@
 """Results of several models in one table."""
 
+from dataclasses import replace
+
 from carp.evaluation.result import Result
 from carp.report.columns import AVERAGE, Column, column_of, data_name, headings, headline_columns, in_order
 from carp.report.join import Row, Source, Table, Value, join, shown, with_averages
@@ -31,7 +33,7 @@ def test_names_of_values_and_data_may_be_spelt_in_several_ways() -> None:
 
 
 def test_shares_become_percent_and_deviations_stand_beside_them() -> None:
-    rows, cells, notes = join([at("x", result(0.5, top5_k20=0.25, top1_k20_std=0.013))])
+    rows, cells, notes = join([at("x", replace(result(0.5, top5_k20=0.25), spread={"top1_k20": 0.013}))])
     assert rows == [Row("a (teacher)", key="11111111")]
     assert cells[rows[0], K20] == Value(50.0, 1.3)
     assert shown(cells[rows[0], K20], K20) == "50.0 ± 1.3"

@@ -63,7 +63,7 @@ def few_shot(
         values |= {f"{name}@{n}": mean for name, mean in means.items()}
         spread |= {f"{name}@{n}": deviation for name, deviation in deviations.items() if n != "full"}
     settings = {"shots": list(shots), "runs": runs, "seed": seed, **task.settings}
-    return Result("few-shot", values, settings, spread, details)
+    return Result("few-shot", values, settings, spread=spread, details=details)
 
 
 def draw_single_label(labels: Labels, n: int, seed: int, run: int) -> Rows:

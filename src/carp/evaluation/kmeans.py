@@ -63,7 +63,7 @@ def kmeans(
     runs = [_one(fit, score, truth, k, iterations, redos, images_per_cluster, seed) for seed in seeds]
     values, spread = mean_and_deviation([metrics for metrics, _ in runs])
     details = [{"seed": seed, **metrics, **counts} for seed, (metrics, counts) in zip(seeds, runs, strict=True)]
-    return Result("kmeans", values, settings, spread, {"seeds": details})
+    return Result("kmeans", values, settings, spread=spread, details={"seeds": details})
 
 
 def _one(

@@ -76,15 +76,17 @@ def read_result(path: Path) -> Result:
 
 def _check(read: dict[str, Any], place: str) -> None:
     """The keys that must be there, and the type of every key."""
-    wanted = {"protocol": str, "values": dict, "settings": dict, "data": dict, "model": dict, "versions": dict}
+    wanted = {"protocol": str, "created": str} | dict.fromkeys(
+        ("values", "settings", "data", "model", "versions", "spread", "details"), dict
+    )
     for key in ("protocol", "values"):
         if key not in read:
             raise DataError(f"{place} is not a result file: it has no '{key}'. {_WRITTEN_BY}.")
-    for key, kind in {**wanted, "created": str}.items():
+    for key, kind in wanted.items():
         if key in read and not isinstance(read[key], kind):
             name = "text" if kind is str else "an object"
             raise DataError(f"{place} is not a result file: '{key}' must be {name}, received {_kind(read[key])}.")
-    for name, value in read["values"].items():
+    for name, value in [*read["values"].items(), *read.get("spread", {}).items()]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise DataError(f"{place}: the value '{name}' must be a finite number, received {json.dumps(value)}.")
 

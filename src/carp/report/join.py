@@ -7,8 +7,6 @@ from pathlib import PurePath
 from carp.evaluation.result import Result
 from carp.report.columns import AVERAGE, Column, column_of
 
-_DEVIATION = "_std"
-
 
 @dataclass(frozen=True)
 class Row:
@@ -116,12 +114,10 @@ def with_averages(cells: Cells, rows: Sequence[Row], columns: Sequence[Column], 
 def _values(result: Result) -> Iterable[tuple[Row, Column, Value]]:
     """The cells of one result."""
     for name, value in result.values.items():
-        if name.endswith(_DEVIATION) and name.removesuffix(_DEVIATION) in result.values:
-            continue
         row, metric = _row_and_metric(result, name)
         column = column_of(result.protocol, _data(result), metric)
         scale = 100 if column.is_share else 1
-        deviation = result.values.get(name + _DEVIATION)
+        deviation = result.spread.get(name)
         yield row, column, Value(scale * value, None if deviation is None else scale * deviation)
 
 
