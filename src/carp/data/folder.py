@@ -3,16 +3,16 @@
 import heapq
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from carp.data.decode import Stored, read_file
-from carp.data.index import Found, Index, IndexedSource, Strings, find_index, pack, silent, strings_arrays
+from carp.data.index import Found, Index, IndexedSource, Strings, Texts, find_index, pack, silent, strings_arrays
 from carp.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
@@ -24,7 +24,7 @@ _TOLD_EVERY = 10_000
 _UNKNOWN = -1
 
 
-class Paths(Sequence[str]):
+class Paths(Texts):
     """Paths of all images relative to the folder: folder by folder, both in the order of their names."""
 
     def __init__(self, folders: Strings, names: Strings, folder_of: NDArray[np.int32]) -> None:
@@ -33,14 +33,9 @@ class Paths(Sequence[str]):
     def __len__(self) -> int:
         return len(self._names)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        name, folder = self._names[index], self._folders[int(self._folder_of[index])]
+    def text(self, place: int) -> str:
+        """The path at a place, counted from 0."""
+        name, folder = self._names.text(place), self._folders.text(int(self._folder_of[place]))
         return f"{folder}/{name}" if folder else name
 
     def raw(self, places: NDArray[np.int64]) -> list[bytes]:

@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 import zlib
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,23 @@ def silent(_found: int, _all: int) -> None:
     """Report nothing."""
 
 
-class Strings(Sequence[str]):
+class Texts(Sequence[str]):
+    """Texts that are put together when they are asked for."""
+
+    @abstractmethod
+    def text(self, place: int) -> str:
+        """The text at a place, counted from 0."""
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        places = range(len(self))[index]
+        return self.text(places) if isinstance(places, int) else [self.text(place) for place in places]
+
+
+class Strings(Texts):
     """Texts as bytes, each ended by a NUL, which no file name contains."""
 
     def __init__(self, blob: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
@@ -39,14 +56,8 @@ class Strings(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        place = range(len(self))[index]
+    def text(self, place: int) -> str:
+        """The text at a place, counted from 0."""
         start = int(self._ends[place - 1]) + 1 if place else 0
         return self._blob[start : int(self._ends[place])].tobytes().decode("utf-8", "surrogateescape")
 
