@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -161,7 +161,7 @@ def _demo(
 @data_app.command("check", context_settings=_WITH_SETTINGS)
 def _check_data(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="Folder of images, or embedded:shapes.")],
+    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
     settings: Overrides = None,
     recipe: Annotated[
         str | None, typer.Option(help="Recipe that the images are meant for (`carp recipes`). Default: folder.")
@@ -185,7 +185,7 @@ def _check_data(
 @app.command("views", context_settings=_WITH_SETTINGS)
 def _views(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="An image, a folder of images, or embedded:shapes.")],
+    data: Annotated[str, typer.Argument(help="An image, or images of any kind (docs/data.md): a folder, a list, ….")],
     settings: Overrides = None,
     out: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("views.png"),
     recipe: Annotated[
@@ -266,11 +266,34 @@ def _settings(
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and a non-zero exit."""
     try:
-        app()
+        sys.exit(app(prog_name="carp", standalone_mode=False))
     except CarpError as error:
         kind = "" if isinstance(error, Interrupted) else "error: "
-        sys.stderr.write(f"carp: {kind}{error}\n")
-        sys.exit(error.exit_code)
+        _end(f"{kind}{error}", error.exit_code)
     except KeyboardInterrupt:
-        sys.stderr.write("carp: interrupted\n")
-        sys.exit(130)
+        _end("interrupted", 130)
+    except Exception as error:
+        # Some versions of Typer bring their own copy of click, so its exceptions are known by what they have
+        name = type(error).__name__
+        if name == "Abort":
+            _end("interrupted", 130)
+        if not hasattr(error, "format_message"):
+            raise
+        if name == "NoArgsIsHelpError":
+            error.show()  # type: ignore[attr-defined]
+            sys.exit(2)
+        _end(f"error: {_usage(error)}", 2)
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the words of a command, in a line."""
+    message = " ".join(error.format_message().split())
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "carp"
+    stop = "" if message.endswith((".", "?")) else "."
+    return f"{message[0].lower()}{message[1:]}{stop} `{path} --help` shows what it takes."
+
+
+def _end(words: str, code: int) -> NoReturn:
+    sys.stderr.write(f"carp: {words}\n")
+    sys.exit(code)

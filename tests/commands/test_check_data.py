@@ -11,8 +11,7 @@ from PIL import Image
 
 import carp
 from carp.errors import ConfigError, DataError
-from tests.commands.conftest import Cli
-from tests.commands.test_cli import assert_one_line
+from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 
 
@@ -157,3 +156,10 @@ def test_mistakes_are_one_line(cli: Cli, tmp_path: Path, flat: Path) -> None:
         carp.check_data(flat, limit=0)
     with pytest.raises(DataError, match="there is no folder"):
         carp.check_data("nowhere")
+
+
+def test_a_missing_file_is_broken_but_not_empty(cli: Cli, flat: Path, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(f"{flat / '000.png'}\n{flat / '001.png'}\nabsent.png\n")
+    found = json.loads(cli("data", "check", tmp_path / "list.txt", "--json", "batch_size=2")[1])
+    assert [bad["reason"] for bad in found["broken"]] == ["there is no such file"]
+    assert found["empty"] == 0

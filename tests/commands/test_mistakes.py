@@ -168,6 +168,21 @@ def test_an_option_that_does_not_exist(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["tarin", "x"], ["no such command 'tarin'", "Did you mean 'train'?"]),
+        (["train", "--out", "x"], ["missing argument 'data'", "`carp train --help`"]),
+        (["views", "x", "--images", "200"], ["invalid value for '--images'", "100"]),
+        (["data", "chek", "x"], ["no such command 'chek'", "`carp data --help`"]),
+        (["data", "check", "lits:a.txt"], ["Did you mean 'list:a.txt'?"]),
+        (["views", "embedded:shapes", "--out", "v.jpg"], ["must end in .png", "v.jpg"]),
+    ],
+)
+def test_words_that_the_command_line_does_not_know(cli: Cli, words: list[str], expected: list[str]) -> None:
+    assert_one_line(cli(*words), *expected)
+
+
 def test_a_second_folder(cli: Cli, flat: Path, recipe: Path, tmp_path: Path) -> None:
     result = cli("train", flat, "more", "--recipe", recipe, "--out", tmp_path / "run")
     assert_one_line(result, "key=value", "received 'more'", "Only one folder")

@@ -81,3 +81,18 @@ def test_mistakes_are_one_line(cli: Cli, photos: Path, tmp_path: Path) -> None:
         assert err.count("\n") == 1
         assert said in err, err
     assert not (tmp_path / "x.png").exists()
+
+
+def test_bad_files_are_left_out_and_thin_images_drawn(cli: Cli, photos: Path, tmp_path: Path) -> None:
+    (photos / "000.png").write_bytes(b"")
+    Image.new("RGB", (900, 2), "red").save(photos / "004.png")
+    settings = ["--images", 5, "global_size=72", "batch_size=2"]
+    code, _, err = cli("views", photos, "--out", tmp_path / "sheet.png", *settings)
+    assert code == 0, err
+    assert err == f"warning: cannot read the image {photos / '000.png'}: the file is empty. It is left out.\n"
+    for path in photos.iterdir():
+        path.write_bytes(b"")
+    code, _, err = cli("views", photos, "--out", tmp_path / "none.png", "batch_size=2")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert not (tmp_path / "none.png").exists()

@@ -149,3 +149,18 @@ def test_a_data_set_trains_and_is_held_in_memory(tmp_path):
     run = carp.train(dataset, tmp_path / "run", write_recipe(tmp_path / "r.yaml"), quiet=True, epochs=1)
     result = carp.evaluate("knn", run.folder, dataset, k=3, branches=("teacher",))
     assert 0 <= result.values["teacher"] <= 1
+
+
+def test_an_item_that_cannot_be_read_does_not_cost_the_labels_of_the_others():
+    class Broken:
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            if index == 0:
+                raise KeyError("gone")
+            return np.zeros((8, 8, 3), dtype=np.uint8), "ab"[index % 2]
+
+    source = open_source(Broken())
+    assert source.classes == ("a", "b")
+    assert source.labels[1:].tolist() == [1, 0, 1]

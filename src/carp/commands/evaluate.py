@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from carp.commands.inputs import open_more
 from carp.config import Config
 from carp.data.decode import pixel_limit
-from carp.data.source import Openable, Source
+from carp.data.source import Openable, Source, unlabelled
 from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.knn import check_neighbours, knn_accuracy, knn_leave_one_out
 from carp.evaluation.result import Result
@@ -119,7 +119,7 @@ def _encode(name: str, run: str | Path, config: Config, device: str) -> Encode:
 def _labelled(data: Openable, config: Config, run: Path, display: Display) -> Source:
     source = open_more(data, config, run, display)
     if source.labels is None:
-        raise DataError(f"{source.name} has no labels: put its images into one sub-folder per class.")
+        raise unlabelled(source)
     return source
 
 

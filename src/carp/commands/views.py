@@ -13,7 +13,9 @@ from carp.data.folder import SUFFIXES
 from carp.data.photo_views import photo_views
 from carp.data.source import Openable, Source
 from carp.data.view_parameters import draw_views, view_kinds
+from carp.errors import ConfigError, UnreadableImageError
 from carp.report.sheet import Row, draw_sheet
+from carp.training.display import Display
 
 
 def views(
@@ -38,10 +40,22 @@ def views(
     Returns:
         The path of the PNG.
     """
-    config, source = open_data(_as_source(data), recipe, overrides)
+    if Path(out).suffix.lower() != ".png":
+        raise ConfigError(f"the sheet is a PNG: --out must end in .png, received {out}.")
+    display = Display()
+    config, source = open_data(_as_source(data), recipe, overrides, display=display)
     chosen = np.unique(np.linspace(0, len(source) - 1, images).round().astype(int))
+    rows, unreadable = list[Row](), list[UnreadableImageError]()
     with pixel_limit(config.max_image_pixels):
-        rows = [_row(source, int(index), config, epoch) for index in chosen for epoch in range(draws)]
+        for index in map(int, chosen):
+            try:
+                rows += [_row(source, index, config, epoch) for epoch in range(draws)]
+            except UnreadableImageError as error:
+                unreadable.append(error)
+    if not rows:
+        raise unreadable[0]
+    for problem in unreadable:
+        display.warn(f"{problem} It is left out.")
     sizes = f"2 x {config.global_size} px"
     if config.local_views:
         sizes += f" + {config.local_views} x {config.local_size} px"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from carp.data.decode import Stored, decode
+from carp.data.decode import EMPTY, Stored, decode
 from carp.data.quarantine import Unreadable
 from carp.data.source import Source
 from carp.errors import UnreadableImageError
@@ -87,7 +87,7 @@ def scan(source: Source, *, view_size: int, progress: Callable[[int, int], None]
     return Scan(
         images=len(source),
         broken=broken,
-        empty=int((sizes_N3[~good, 0] == 0).sum()),
+        empty=sum(bad.reason == EMPTY for bad in broken),
         formats=dict(formats.most_common()),
         width=_range(sizes_N3[good, 1]),
         height=_range(sizes_N3[good, 2]),

@@ -24,6 +24,7 @@ from carp.errors import UnreadableImageError
 Pixels = NDArray[np.uint8]
 Stored = bytes | Pixels  # an encoded image file, or RGB bytes [H, W, 3]
 
+EMPTY = "the file is empty"  # the reason for files of no bytes
 _FAST_FORMATS, _FAST_MODES = {"JPEG", "MPO"}, {"RGB", "L"}
 
 
@@ -130,7 +131,7 @@ def _telling(stored: bytes, place: str) -> Iterator[None]:
 
 def _reason(stored: bytes, error: Exception) -> str:
     if not stored:
-        return "the file is empty"
+        return EMPTY
     if isinstance(error, UnidentifiedImageError):  # its text names a buffer
         return "it is no image, or of a kind that is not known"
     return " ".join(str(error).split()).rstrip(".") or f"it is damaged ({type(error).__name__})"
@@ -177,8 +178,8 @@ def _pillow_pixels(image: Image.Image) -> Pixels:
     if image.mode in {"I", "F"} or image.mode.startswith("I;16"):
         grey = _eight_bits(np.asarray(image))
         return _upright(np.repeat(grey[:, :, None], 3, axis=2), turn)
-    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-        image = image.convert("RGBA")
+    if image.has_transparency_data:  # what lies below transparent pixels is often rubbish: show white, as viewers do
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     return _upright(np.array(image.convert("RGB")), turn)
 
 

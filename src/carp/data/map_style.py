@@ -95,13 +95,19 @@ class DatasetSource:
             listed = getattr(self._dataset, name, None)
             if isinstance(listed, list | tuple | np.ndarray | Tensor) and len(listed) == len(self):
                 return _as_words(listed.tolist() if isinstance(listed, np.ndarray | Tensor) else list(listed))
-        try:
-            first = self._dataset[0]
-            if not isinstance(first, tuple | list) or len(first) < 2 or _as_words([first[1]]) is None:
+        labels = list[Any]()
+        for index in range(len(self)):
+            try:
+                item = self._dataset[index]
+            except Exception:  # an image that cannot be read, whatever the code of the data set raises
+                labels.append(None)
+                continue
+            if not isinstance(item, tuple | list) or len(item) < 2 or _as_words([item[1]]) is None:
                 return None
-            return _as_words([self._dataset[i][1] for i in range(len(self))])
-        except Exception:  # an item that cannot be read has no label, and then there are none
-            return None
+            labels.append(item[1])
+        known = next((label for label in labels if label is not None), None)
+        # Images that cannot be read are left out with their labels: any one will do
+        return None if known is None else _as_words([known if label is None else label for label in labels])
 
     def _stored(self, image: Any, index: int) -> Stored:
         if isinstance(image, bytes):

@@ -127,7 +127,12 @@ def _open(file: Path) -> Any:
     try:
         return parquet.ParquetFile(file)
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read the Parquet file {file}: {' '.join(str(error).split())}.") from error
+        raise _broken(file, error) from error
+
+
+def _broken(file: Path, error: Exception) -> DataError:
+    reason = " ".join(str(error).split()).rstrip(".")
+    return DataError(f"cannot read the Parquet file {file}: {reason}. Replace it or leave it out.")
 
 
 def _sha(names: list[str] | None) -> Any:
@@ -180,7 +185,7 @@ def _words(file: Path, table: Any, column: str) -> list[str]:
     try:
         values = table.read(columns=[column], use_threads=False).column(0).to_pylist()
     except (OSError, ValueError) as error:
-        raise DataError(f"cannot read the Parquet file {file}: {' '.join(str(error).split())}.") from error
+        raise _broken(file, error) from error
     return [str(value) for value in values] if all(isinstance(value, int | str) for value in values) else []
 
 

@@ -32,7 +32,9 @@ def files_of(pattern: str, suffix: str) -> list[Path]:
             missing.append(word)
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise DataError(f"there is no file {missing[0]}{more}, which {pattern} asks for.")
+        what = "no file matches" if glob.has_magic(missing[0]) else "there is no file"
+        asked = f", which {pattern} asks for" if missing[0] != pattern else ""
+        raise DataError(f"{what} {missing[0]}{more}{asked}.")
     return files
 
 

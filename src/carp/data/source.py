@@ -185,8 +185,10 @@ def _kind_of(text: str) -> str:
     if is_pattern(text):
         raise DataError(f"cannot tell what {text} is: give shards (.tar), Parquet files, or set source=tar or parquet.")
     names = [_PREFIX + name for name in _EMBEDDED]
+    kind, sign, rest = text.partition(":")
+    close = nearest(kind, KINDS).replace("'?", f":{rest}'?") if sign else nearest(text, names)
     raise DataError(
-        f"there is no folder {text}.{nearest(text, names)} Give a folder of images, a list (.txt, .csv), tar shards, "
+        f"there is no folder {text}.{close} Give a folder of images, a list (.txt, .csv), tar shards, "
         f"Parquet files, torchvision:NAME, or one of {', '.join(names)}."
     )
 
@@ -218,7 +220,20 @@ def _remedy(file: Path) -> str:
         return f"one image: give the folder that holds the images, e.g. {file.parent}"
     if file.suffix.lower() in _ARCHIVES:
         return "an archive: unpack it and give the folder of the images"
-    return "not a folder: give a folder of images, or a list of them as .txt or .csv"
+    return "not a folder: give a folder of images, or a list of them as .txt or .csv (or write list:FILE if it is one)"
+
+
+def unlabelled(source: Source) -> DataError:
+    """The error for a source that has no labels where they are needed, and how it can get some."""
+    remedies = {
+        ListSource: "add a second column with the class of every image",
+        TarSource: "add a .cls file to every sample",
+        ParquetSource: "add a column 'label'",
+        DatasetSource: "let its items be (image, label)",
+    }
+    folders = "put its images into one sub-folder per class"
+    remedy = next((words for kind, words in remedies.items() if isinstance(source, kind)), folders)
+    return DataError(f"{source.name} has no labels: {remedy}.")
 
 
 def keep_index(source: Source, folder: Path) -> None:

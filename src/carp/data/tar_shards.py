@@ -112,7 +112,7 @@ def _walk(shard: Path, number: int, found: _Found) -> None:
         try:
             if os.pread(file, 2, 0) == _GZIP:
                 raise DataError(f"the shard {shard} is compressed, so that no image can be found in it quickly: "
-                                f"decompress it (gunzip {shard}) and give the .tar.")  # fmt: skip
+                                f"decompress it (gunzip -c {shard} > PLAIN.tar) and give that.")  # fmt: skip
             for member in members(file):
                 _sort_in(file, member, images, labels)
         finally:

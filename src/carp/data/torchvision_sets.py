@@ -20,7 +20,7 @@ def open_torchvision(name: str, *, root: str | Path | None, download: bool) -> D
     word, _, split = name.partition(":")
     maker = _class(word)
     if root is None:
-        raise DataError(f"where is {PREFIX}{name}? Set root=FOLDER, the folder that holds it.")
+        raise DataError(f"where is {PREFIX}{name}? Set root=FOLDER, and download=true if it is not there yet.")
     accepted = inspect.signature(maker).parameters
     arguments: dict[str, Any] = {"root": str(Path(root).expanduser()), **_split(word, split, accepted)}
     if "download" in accepted:
@@ -36,7 +36,8 @@ def open_torchvision(name: str, *, root: str | Path | None, download: bool) -> D
     except (RuntimeError, OSError) as error:
         if download:
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise DataError(f"cannot download {PREFIX}{name} to {root}: {cause}") from error
+            remedy = "Try again, or put it there by hand"
+            raise DataError(f"cannot download {PREFIX}{name} to {root}: {cause}. {remedy}.") from error
         remedy = "add download=true to fetch it" if "download" in accepted else "put it there by hand"
         raise DataError(
             f"{PREFIX}{name} is not in the folder {root}: set root= to where it is, or {remedy}."

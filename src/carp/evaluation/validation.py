@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from carp.config import Config
 from carp.data.part import at_random
 from carp.data.quarantine import Unreadable, nothing_to_read
-from carp.data.source import Source, read
-from carp.errors import DataError, UnreadableImageError
+from carp.data.source import Source, read, unlabelled
+from carp.errors import UnreadableImageError
 from carp.evaluation.knn import knn_accuracy, knn_leave_one_out
 from carp.features.extract import extract
 from carp.model.carp import Carp
@@ -34,9 +34,7 @@ def make_validation(
     image left out in turn. Large sets are represented by a fixed random part. Images that cannot be read are left out.
     """
     if validation.labels is None:
-        raise DataError(
-            f"the validation set {validation.name} has no labels: put its images into one sub-folder per class."
-        )
+        raise unlabelled(validation)
     queries = at_random(validation, _LARGEST_QUERIES, seed=config.seed)
     bank = None
     if train.classes == validation.classes:

@@ -13,6 +13,7 @@ from torch import nn
 
 from carp.config import Config
 from carp.data.decode import Pixels, Stored, read_file
+from carp.data.map_style import MapStyle
 from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, Source, is_collection, open_source
 from carp.device import choose_device
@@ -35,12 +36,12 @@ class Encoder:
         features = getattr(self.module, "num_features", "?")
         return f"Encoder({type(self.module).__name__}, {features} features, {self.size} px, {self.device})"
 
-    def embed(self, images: ImageLike | Sequence[ImageLike], *, batch_size: int = 256) -> Features:
+    def embed(self, images: ImageLike | Sequence[ImageLike] | MapStyle, *, batch_size: int = 256) -> Features:
         """Pooled features [N, F] as float32.
 
         Args:
             images: A folder or whatever else `carp train` takes, an image file, a PIL image, an array [H, W, 3] or
-                [N, H, W, 3] of bytes, or a sequence of image files, PIL images or arrays [H, W, 3].
+                [N, H, W, 3] of bytes, a list of image files, PIL images or arrays [H, W, 3], or a data set.
             batch_size: Images at a time.
 
         An image of a folder that cannot be read is left out, with a warning; one that was asked for by its own name
@@ -52,9 +53,12 @@ class Encoder:
             source = open_source(images)
         elif isinstance(images, np.ndarray) and images.ndim == 4:
             source = ArraySource(images)
+        elif isinstance(images, str | Path | Image.Image | np.ndarray):
+            by_name, source = True, _Images([images])
+        elif isinstance(images, list | tuple):
+            by_name, source = True, _Images(list(images))
         else:
-            by_name, single = True, isinstance(images, str | Path | Image.Image | np.ndarray)
-            source = _Images([images] if single else list(images))  # type: ignore[list-item, arg-type]
+            source = open_source(images)  # a data set, or nothing that has images
         found = extract(self.module, source, size=self.size, device=self.device, batch_size=batch_size, strict=by_name)
         if note := found.note():
             warnings.warn(note, stacklevel=2)

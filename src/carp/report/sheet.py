@@ -127,10 +127,9 @@ def _with_crops(row: Row, side: int) -> Image.Image:
     draw = ImageDraw.Draw(image)
     for view in reversed(range(len(row.boxes))):
         top, left, box_height, box_width = (int(x) for x in row.boxes[view])
-        corners = [left * scale, top * scale, (left + box_width) * scale - 1, (top + box_height) * scale - 1]
-        draw.rectangle(
-            [max(0, min(round(x), limit - 1)) for x, limit in zip(corners, size * 2, strict=True)],
-            outline=_colour(view),
-            width=2 if view < 2 else 1,
-        )
+        x0, y0 = (min(round(x * scale), limit - 1) for x, limit in zip((left, top), size, strict=True))
+        ends = (left + box_width, top + box_height)
+        x1, y1 = (min(round(x * scale) - 1, limit - 1) for x, limit in zip(ends, size, strict=True))
+        outline = (x0, y0, max(x0, x1), max(y0, y1))  # of a thin image a crop may be less than a pixel here
+        draw.rectangle(outline, outline=_colour(view), width=2 if view < 2 else 1)
     return image
