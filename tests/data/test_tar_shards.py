@@ -91,7 +91,7 @@ def test_long_and_unicode_names_are_found_in_every_form(tmp_path, form):
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    contents=st.lists(st.tuples(NAMES, st.binary(max_size=2000)), max_size=8),
+    contents=st.lists(st.tuples(NAMES.filter(lambda n: not n.endswith("/")), st.binary(max_size=2000)), max_size=8),
     form=st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
 )
 def test_every_member_lies_where_the_standard_library_says(tmp_path_factory, contents, form):
@@ -99,9 +99,7 @@ def test_every_member_lies_where_the_standard_library_says(tmp_path_factory, con
     with tarfile.open(path) as archive:
         expected = [(m.name, m.offset_data, m.size) for m in archive if m.isreg()]
     with path.open("rb") as file:
-        # tarfile strips a slash at the end of a name, and takes such a member for a folder
-        found = [tuple(m) for m in members(file.fileno()) if not m.name.endswith("/")]
-    assert found == [m for m in expected if not m[0].endswith("/")]
+        assert [tuple(m) for m in members(file.fileno())] == expected
 
 
 def test_links_and_folders_have_no_contents_whatever_their_size_says(tmp_path):
