@@ -2,7 +2,7 @@
 
     python -m benchmarks.block_size --train cifar10/train --test cifar10/test --plot block_size.png
 
-Every cell trains CARP with the paper's loss settings (entropy weight 1, teacher momentum 0.99 → 1 or no teacher) on the
+Every cell trains CARP with the paper's loss settings (entropy weight 1 unless told, momentum 0.99 → 1 or no teacher) on the
 same images for the same number of steps; only the block size differs, from small blocks to a single one (CARL). Results
 are appended to `--out`; what is already there is not run again, so two processes may share the work (`--teacher`).
 """
@@ -26,13 +26,13 @@ BLOCK_SIZES = (32, 128, 512, 2048, 8192, 65_536)
 PAPER = {
     "num_prototypes": PROTOTYPES,
     "embedding": 128,
-    "entropy_weight": 1.0,
     "embedding_length": None,
     "prototype_lr": 1.0,
     "health_steps": 10,
     "log_steps": 10,
     "validation": None,
 }
+_KEYS = ("images", "epochs", "batch_size", "lr", "seed", "entropy_weight")
 COLOURS = {"healthy": "C2", "at risk": "C1", "collapsed": "C3", "not yet learning": "C7"}
 
 
@@ -45,6 +45,7 @@ def measure(
         **read_recipe("cifar10-cpu"),
         **PAPER,
         "block_size": block_size,
+        "entropy_weight": arguments.entropy_weight,
         "teacher_momentum": [0.99, 1.0] if with_teacher else 0,
         "epochs": arguments.epochs,
         "batch_size": arguments.batch_size,
@@ -78,6 +79,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=2.0)
+    parser.add_argument("--entropy-weight", type=float, default=1.0, help="the paper's is 1")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--block-sizes", type=int, nargs="+", default=list(BLOCK_SIZES))
     parser.add_argument("--teacher", choices=("with", "without", "both"), default="both")
@@ -93,7 +95,7 @@ def main() -> None:
             keys = {
                 "block_size": block_size,
                 "with_teacher": with_teacher,
-                **{name: getattr(arguments, name) for name in ("images", "epochs", "batch_size", "lr", "seed")},
+                **{name: getattr(arguments, name) for name in _KEYS},
             }
             rows.append(
                 results.find(**keys)
