@@ -2,9 +2,10 @@
 
     python -m benchmarks.block_size --train cifar10/train --test cifar10/test --plot block_size.png
 
-Every cell trains CARP with the paper's loss settings (entropy weight 1 unless told, momentum 0.99 → 1 or no teacher) on the
-same images for the same number of steps; only the block size differs, from small blocks to a single one (CARL). Results
-are appended to `--out`; what is already there is not run again, so two processes may share the work (`--teacher`).
+Every cell trains CARP with the paper's loss settings (entropy weight 1 unless told; momentum 0.99 → 1, or no teacher)
+on the same images for the same number of steps; only the block size differs, from small blocks to a single one (CARL).
+Results are appended to `--out`; what is already there is not run again, so two processes may share the work
+(`--teacher`).
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """Views of a whole batch of small images at once, with tensor operations.
 
 Crop, resize and flip are two small matrix products: a row of the matrix holds Pillow's bicubic weights of the source
-pixels for one target pixel. The colour operations are torchvision's, without rounding to bytes in between.
+pixels for one target pixel. The colour operations are torchvision's, without rounding to bytes in between. On the way
+images lie as [B, S, 3, S], rows outermost, which suits both products.
 
 Shapes: B images, S side of a view, H and W of the source.
 """
@@ -35,7 +36,7 @@ def batch_views(
 ) -> list[Tensor]:
     """All views of a batch of images [B, H, W, 3], each a float tensor [B, 3, S, S] in [0, 1]."""
     _, height, width, _ = images.shape
-    pixels = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().float().div_(255)
+    pixels_BH3W = torch.from_numpy(images).permute(0, 1, 3, 2).contiguous().float().div_(255)
     views = []
     for view, kind in enumerate(kinds):
         drawn = draw_view(
@@ -47,12 +48,12 @@ def batch_views(
             heights=np.full(len(indices), height),
             widths=np.full(len(indices), width),
         )
-        views.append(_render(pixels, kind.size, drawn))
+        views.append(_render(pixels_BH3W, kind.size, drawn))
     return views
 
 
-def _render(images: Tensor, size: int, drawn: ViewParameters) -> Tensor:
-    x = _crop_and_flip(images, size, drawn)
+def _render(images_BH3W: Tensor, size: int, drawn: ViewParameters) -> Tensor:
+    x = _crop_and_flip(images_BH3W, size, drawn)
     for position in range(4):
         for operation in (BRIGHTNESS, CONTRAST, SATURATION, HUE):
             chosen = drawn.jitter & (drawn.order[:, position] == operation)
@@ -60,7 +61,7 @@ def _render(images: Tensor, size: int, drawn: ViewParameters) -> Tensor:
     _apply(x, drawn.grey, lambda part, _: _luma(part).expand_as(part), drawn.sigma)
     _apply(x, drawn.blur, _blur, drawn.sigma)
     _apply(x, drawn.solarise, _solarise, drawn.sigma)
-    return x
+    return x.transpose(1, 2)
 
 
 def _apply(x: Tensor, chosen: NDArray[np.bool_], operation, values: NDArray[np.float64]) -> None:  # type: ignore[no-untyped-def]
@@ -72,14 +73,18 @@ def _apply(x: Tensor, chosen: NDArray[np.bool_], operation, values: NDArray[np.f
         x.index_copy_(0, rows_t, operation(x.index_select(0, rows_t), value))
 
 
-def _crop_and_flip(images: Tensor, size: int, drawn: ViewParameters) -> Tensor:
-    """Resample the boxes to size × size; a flip reverses the target columns."""
+def _crop_and_flip(images_BH3W: Tensor, size: int, drawn: ViewParameters) -> Tensor:
+    """Resample the boxes to size × size, [B, S, 3, S]; a flip reverses the target columns.
+
+    With the colours between rows and columns, both are one matrix product an image.
+    """
+    B, H, _, W = images_BH3W.shape
     top, left, height, width = (drawn.box[:, i].astype(np.float64) for i in range(4))
-    rows_BSH = _bicubic_weights(top, height, size, images.shape[2], np.zeros_like(drawn.flip))
-    columns_BSW = _bicubic_weights(left, width, size, images.shape[3], drawn.flip)
-    columns_BWS = columns_BSW.transpose(1, 2).contiguous()
-    x = torch.bmm(images.flatten(1, 2), columns_BWS).view(*images.shape[:3], size)
-    return torch.matmul(rows_BSH[:, None], x).clamp_(0, 1)
+    rows_BSH = _bicubic_weights(top, height, size, H, np.zeros_like(drawn.flip))
+    columns_BSW = _bicubic_weights(left, width, size, W, drawn.flip)
+    x = torch.bmm(rows_BSH, images_BH3W.flatten(2)).view(B, size * 3, W)
+    x = torch.bmm(x, columns_BSW.mT).clamp_(0, 1)
+    return x.view(B, size, 3, size)
 
 
 def _bicubic_weights(
@@ -114,8 +119,8 @@ def _cubic(d: Tensor) -> Tensor:
 
 
 def _luma(x: Tensor) -> Tensor:
-    r, g, b = x.unbind(1)
-    return (_GREY[0] * r).add_(g, alpha=_GREY[1]).add_(b, alpha=_GREY[2]).unsqueeze(1)
+    r, g, b = x.unbind(2)
+    return (_GREY[0] * r).add_(g, alpha=_GREY[1]).add_(b, alpha=_GREY[2]).unsqueeze(2)
 
 
 def _brightness(x: Tensor, factor: Tensor) -> Tensor:
@@ -136,15 +141,15 @@ def _hue(x: Tensor, shift: Tensor) -> Tensor:
 
     A channel of HSV → RGB is v − c·clamp(2 − 6|k|, 0, 1) with k = n/6 + h brought into [−1/2, 1/2] and n = 3, 1, −1.
     """
-    r, g, b = x.unbind(1)
+    r, g, b = x.unbind(2)
     value = torch.maximum(torch.maximum(r, g), b)
     chroma = value - torch.minimum(torch.minimum(r, g), b)
     from_green, from_blue = (b - r).add_(chroma, alpha=2), (r - g).add_(chroma, alpha=4)
     sixths = torch.where(value == r, g - b, torch.where(value == g, from_green, from_blue))
-    hue = sixths.div_(chroma.mul(6).clamp_(min=1e-12)).add_(shift.squeeze(1))
-    k = hue.unsqueeze(1) + x.new_tensor([3 / 6, 1 / 6, -1 / 6]).view(3, 1, 1)
+    hue = sixths.div_(chroma.mul(6).clamp_(min=1e-12)).add_(shift.squeeze(2))
+    k = hue.unsqueeze(2) + x.new_tensor([3 / 6, 1 / 6, -1 / 6]).view(3, 1)
     k = k.sub_(k.round()).abs_().mul_(-6).add_(2).clamp_(0, 1)
-    return torch.addcmul(value.unsqueeze(1), k, chroma.unsqueeze(1), value=-1)
+    return torch.addcmul(value.unsqueeze(2), k, chroma.unsqueeze(2), value=-1)
 
 
 def _blur(x: Tensor, sigma: Tensor) -> Tensor:
@@ -154,7 +159,7 @@ def _blur(x: Tensor, sigma: Tensor) -> Tensor:
     distance_SS = (offset[:, None] - offset[None, :]) ** 2
     kernel_BSS = torch.exp(-distance_SS / (2 * sigma.view(-1, 1, 1) ** 2))
     kernel_BSS = (kernel_BSS / kernel_BSS.sum(dim=-1, keepdim=True))[:, None]
-    return kernel_BSS @ x @ kernel_BSS.transpose(-1, -2)
+    return (kernel_BSS @ x.transpose(1, 2) @ kernel_BSS.mT).transpose(1, 2)
 
 
 def _solarise(x: Tensor, _: Tensor) -> Tensor:
