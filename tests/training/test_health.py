@@ -176,6 +176,7 @@ CASES = {
     "imbalance": (replace(WELL, imbalance=0.5), Verdict.AT_RISK, "50% of ln N_B"),
     "few used": (replace(WELL, prototypes_used=0.1), Verdict.AT_RISK, "only 10% of the prototypes"),
     "twins": (replace(WELL, duplicate_prototypes=0.4), Verdict.AT_RISK, "40% of the prototypes have a twin"),
+    "on a line": (replace(WELL, effective_rank=1.6), Verdict.COLLAPSED, "on a line: they use 1.6 of 128 dimensions"),
     "low rank": (replace(WELL, effective_rank=2.5), Verdict.AT_RISK, "2.5 of 128 dimensions"),
 }
 

@@ -102,6 +102,13 @@ def diagnose(health: Health) -> Diagnosis:
             "Normal in the first steps; if it stays, raise embedding_scale or lr.",
         ),
         (
+            health.effective_rank < 2 <= 0.03 * health.full_rank,
+            Verdict.COLLAPSED,
+            f"the embeddings of all images lie on a line: they use {health.effective_rank:.1f} of {health.full_rank} "
+            "dimensions.",
+            "Raise entropy_weight, use a teacher (teacher_momentum), or lower lr.",
+        ),
+        (
             health.imbalance > 0.4,
             Verdict.AT_RISK,
             f"a few prototypes take most images: kl_to_uniform is at {health.imbalance:.0%} of ln N_B.",
