@@ -7,6 +7,8 @@ images lie as [B, S, 3, S], rows outermost, which suits both products.
 Shapes: B images, S side of a view, H and W of the source.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,6 +24,8 @@ from carp.data.view_parameters import (
     draw_view,
 )
 
+Integers = NDArray[np.int64]
+_LARGEST_TABLE = 2**21  # weights; for images of 32 pixels it is half of that, and as many flipped
 _GREY = (0.2989, 0.587, 0.114)
 _SOLARISE_ABOVE = 128 / 255
 
@@ -79,21 +83,30 @@ def _crop_and_flip(images_BH3W: Tensor, size: int, drawn: ViewParameters) -> Ten
     With the colours between rows and columns, both are one matrix product an image.
     """
     B, H, _, W = images_BH3W.shape
-    top, left, height, width = (drawn.box[:, i].astype(np.float64) for i in range(4))
-    rows_BSH = _bicubic_weights(top, height, size, H, np.zeros_like(drawn.flip))
-    columns_BSW = _bicubic_weights(left, width, size, W, drawn.flip)
+    top, left, height, width = drawn.box.T
+    rows_BSH = _weights(top, height, size, H, np.zeros_like(drawn.flip))
+    columns_BSW = _weights(left, width, size, W, drawn.flip)
     x = torch.bmm(rows_BSH, images_BH3W.flatten(2)).view(B, size * 3, W)
     x = torch.bmm(x, columns_BSW.mT).clamp_(0, 1)
     return x.view(B, size, 3, size)
 
 
-def _bicubic_weights(
-    start: NDArray[np.float64],
-    length: NDArray[np.float64],
-    size: int,
-    source: int,
-    flip: NDArray[np.bool_],
-) -> Tensor:
+def _weights(start: Integers, length: Integers, size: int, source: int, flip: NDArray[np.bool_]) -> Tensor:
+    """Bicubic weights [B, size, source]; of images so small that all boxes fit into a table, from the table."""
+    if source * source * size * source > _LARGEST_TABLE:
+        return _bicubic_weights(start, length, size, source, flip)
+    place = torch.from_numpy((flip * source + start) * source + length - 1)
+    return _table(size, source).index_select(0, place)
+
+
+@lru_cache(maxsize=4)
+def _table(size: int, source: int) -> Tensor:
+    """The weights of every box: whether flipped, where it starts, how long it is (those that stick out are unused)."""
+    flip, start, length = (grid.ravel() for grid in np.meshgrid([False, True], *[np.arange(source)] * 2, indexing="ij"))
+    return _bicubic_weights(start, length + 1, size, source, flip)
+
+
+def _bicubic_weights(start: Integers, length: Integers, size: int, source: int, flip: NDArray[np.bool_]) -> Tensor:
     """Weights [B, size, source] of Pillow's antialiased bicubic resize of `length` pixels from `start`, or back."""
     scale = (length / size)[:, None]
     support = np.maximum(scale, 1.0)  # a downscale widens the kernel: that is the antialiasing
