@@ -154,11 +154,12 @@ def _hue(x: Tensor, shift: Tensor) -> Tensor:
 
     A channel of HSV → RGB is v − c·clamp(2 − 6|k|, 0, 1) with k = n/6 + h brought into [−1/2, 1/2] and n = 3, 1, −1.
     """
-    r, g, b = x.unbind(2)
+    r, g, b = (channel.contiguous() for channel in x.unbind(2))
     value = torch.maximum(torch.maximum(r, g), b)
     chroma = value - torch.minimum(torch.minimum(r, g), b)
-    from_green, from_blue = (b - r).add_(chroma, alpha=2), (r - g).add_(chroma, alpha=4)
-    sixths = torch.where(value == r, g - b, torch.where(value == g, from_green, from_blue))
+    # A mixture by 0 or 1 is exact, and faster than a choice; as floats, so is a comparison
+    sixths = (r - g).add_(chroma, alpha=4)
+    sixths.lerp_((b - r).add_(chroma, alpha=2), value.clone().eq_(g)).lerp_(g - b, value.clone().eq_(r))
     hue = sixths.div_(chroma.mul(6).clamp_(min=1e-12)).add_(shift.squeeze(2))
     k = hue.unsqueeze(2) + x.new_tensor([3 / 6, 1 / 6, -1 / 6]).view(3, 1)
     k = k.sub_(k.round()).abs_().mul_(-6).add_(2).clamp_(0, 1)

@@ -220,7 +220,8 @@ def normalise(images: Tensor, device: torch.device, *, channels_last: bool = Fal
     std = torch.tensor(IMAGENET_STD, device=device).view(3, 1, 1)
     if x.dtype == torch.uint8:
         return _normalise_bytes(x, 1 / (255 * std), -mean / std, layout)
-    return torch.addcmul(-mean / std, x, 1 / std).contiguous(memory_format=layout)
+    floats = torch.empty(x.shape, device=device, memory_format=layout)
+    return torch.addcmul(-mean / std, x, 1 / std, out=floats)
 
 
 def _normalise_bytes(x: Tensor, scale: Tensor, shift: Tensor, layout: torch.memory_format) -> Tensor:
