@@ -31,6 +31,7 @@ from carp.data.photo_views import photo_views
 from carp.data.quarantine import Misses, Quarantine, Unreadable, nothing_instead, proves_too_many, substitutes
 from carp.data.source import ArraySource, Source
 from carp.data.view_parameters import view_kinds
+from carp.device import choose_device
 from carp.errors import BadImagesError, DataError, UnreadableImageError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -208,7 +209,8 @@ class _StepSampler:
 def make_loader(source: Source, config: Config, quarantine: Quarantine | None = None) -> Loader:
     """The loader that suits the views' size and the source; photographs that cannot be read go into quarantine."""
     if isinstance(source, ArraySource) and is_held(config):
-        return SmallImageLoader(source, config)
+        # On a CPU the thread would take from the step what it gives: both use all cores
+        return SmallImageLoader(source, config, ahead=choose_device(config.device).type != "cpu")
     return PhotoLoader(source, config, quarantine)
 
 
