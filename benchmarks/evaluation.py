@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.shared import judged
 from carp.evaluation.kmeans import kmeans
 from carp.evaluation.knn import knn
 from carp.evaluation.linear_grid import LinearGrid, cosine, fit, make_grid, shuffled
@@ -199,8 +200,7 @@ def main() -> None:
             wanted = "" if target is None else f"{'≥' if at_least else '≤'} {target:g}"
             print(f"| {name} | {value:.3g} | {wanted} |", flush=True)
             if target is not None:
-                ok = value >= target if at_least else value <= target
-                targets[name] = {"value": round(value, 3), "target": target, "ok": ok}
+                targets[name] = judged(value, target, at_least=at_least)
     if arguments.json:
         print(json.dumps(targets))
 

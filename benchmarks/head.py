@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import carp
+from benchmarks.shared import judged
 from carp.model.head import blocks_per_chunk
 
 EMBEDDING, BLOCK = 256, 512
@@ -250,11 +251,7 @@ def targets(results: dict[Case, dict[str, dict[str, float] | None]]) -> dict[str
         ("time per prototype, 1,048,576 / 65,536", growth, 1.15, False),
         ("MB at 256 × 1,048,576", value(huge, "megabytes"), 300.0, False),
     ]
-    return {
-        name: {"value": round(x, 3), "target": target, "ok": x >= target if at_least else x <= target}
-        for name, x, target, at_least in rows
-        if x is not None
-    }
+    return {name: judged(x, target, at_least=at_least) for name, x, target, at_least in rows if x is not None}
 
 
 if __name__ == "__main__":

@@ -50,6 +50,11 @@ def knn_of(encoders: dict[str, nn.Module], size: int, bank: ArraySource, queries
     return accuracies
 
 
+def judged(value: float, target: float, *, at_least: bool) -> dict[str, float | bool]:
+    """A measure beside its target, as every benchmark prints it with --json."""
+    return {"value": round(value, 3), "target": target, "ok": value >= target if at_least else value <= target}
+
+
 class Results:
     """Lines of JSON in a file; a line that is there is not computed again."""
 

@@ -27,6 +27,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import ImageFolder
 
+from benchmarks.shared import judged
 from carp.data.folder import FolderSource
 from carp.data.source import Source, keep_index, open_source, read
 
@@ -199,8 +200,7 @@ def main() -> None:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=arguments.scratch) as name:
         for measure, value, target, at_least in rows_of(arguments, Path(name)):
-            ok = value >= target if at_least else value <= target
-            results[measure] = {"value": round(value, 3), "target": target, "ok": ok}
+            results[measure] = judged(value, target, at_least=at_least)
     print("| measure | value | target |\n| --- | --- | --- |")
     for measure, row in results.items():
         print(f"| {measure} | {row['value']} | {row['target']} |")

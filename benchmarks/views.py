@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
+from benchmarks.shared import judged
 from carp.config import Config, read_recipe
 from carp.data.decode import Pixels, Stored, decode
 from carp.data.embedded import shapes
@@ -208,7 +209,7 @@ def main() -> None:
     for name, target, ours, theirs in chain(photo_measures(jpegs, rounds), small_measure(16 * count, rounds)):
         ratio = ours / theirs
         print(f"| {name} | {theirs:.0f} | {ours:.0f} | {ratio:.2f} | ≥ {target} |", flush=True)
-        results[name] = {"value": round(ratio, 3), "target": target, "ok": ratio >= target}
+        results[name] = judged(ratio, target, at_least=True)
     if arguments.json:
         print(json.dumps(results))
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from benchmarks.shared import judged
 from carp.config import Config, read_recipe, resolve
 from carp.data.loader import SmallImageLoader
 from carp.data.memory import hold_in_memory
@@ -89,8 +90,7 @@ def main() -> None:
     shares = {ahead: min(run.share for run in runs) for ahead, runs in found.items()}
     pace = {ahead: min(run.in_all for run in runs) / steps for ahead, runs in found.items()}
     if arguments.json:
-        ok = shares[False] <= TARGET
-        print(json.dumps({"share of time waiting for data": {"value": shares[False], "target": TARGET, "ok": ok}}))
+        print(json.dumps({"share of time waiting for data": judged(shares[False], TARGET, at_least=False)}))
         return
     print(f"{arguments.recipe}, {arguments.data}, {arguments.threads} threads, best of {rounds} × {steps} steps")
     print("| batches are made | waiting, share | ms a step in all |\n| --- | --- | --- |")

@@ -286,7 +286,7 @@ def test_only_one_batch_is_made_ahead_and_closing_ends_the_thread(monkeypatch):
     made = []
     real = loader_module.batch_views
     monkeypatch.setattr(loader_module, "batch_views", lambda *a, **k: made.append(1) or real(*a, **k))
-    batches = SmallImageLoader(ArraySource(pictures()), small_config()).batches(0, 100)
+    batches = SmallImageLoader(ArraySource(pictures()), small_config(), ahead=True).batches(0, 100)
     for _ in range(3):
         next(batches)
     batches.close()
@@ -300,4 +300,4 @@ def test_an_error_in_the_thread_arrives_where_the_batch_was_asked_for(monkeypatc
 
     monkeypatch.setattr(loader_module, "batch_views", fail)
     with pytest.raises(ZeroDivisionError):
-        next(SmallImageLoader(ArraySource(pictures()), small_config()).batches(0, 5))
+        next(SmallImageLoader(ArraySource(pictures()), small_config(), ahead=True).batches(0, 5))

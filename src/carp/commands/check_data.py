@@ -102,14 +102,15 @@ def check_data(
     display = Display(quiet=quiet)
     config, source = open_data(data, recipe, overrides, display=display)
     part = at_random(source, limit or len(source), seed=0)
-    with display.counting("checking images", len(part)) as progress, pixel_limit(config.max_image_pixels):
-        found = scan(part, view_size=config.global_size, progress=progress)
-    found = replace(found, broken=[replace(bad, index=int(part.indices[bad.index])) for bad in found.broken])
-    result = DataCheck(source.name, len(source), config.global_size, found, None, {})
-    try:
-        pace = measure_pace(part, config)
-    except DataError:  # hardly anything can be read: that is told already
-        return result
+    with pixel_limit(config.max_image_pixels):
+        with display.counting("checking images", len(part)) as progress:
+            found = scan(part, view_size=config.global_size, progress=progress)
+        found = replace(found, broken=[replace(bad, index=int(part.indices[bad.index])) for bad in found.broken])
+        result = DataCheck(source.name, len(source), config.global_size, found, None, {})
+        try:
+            pace = measure_pace(part, config)
+        except DataError:  # hardly anything can be read: that is told already
+            return result
     return replace(result, seconds_to_read=pace.once * len(source), seconds_an_epoch=pace.epoch(len(source)))
 
 

@@ -9,6 +9,7 @@ import torch
 from carp.commands.inputs import open_data
 from carp.commands.train import counted
 from carp.config import SMALL_IMAGE, Config, to_yaml
+from carp.data.decode import pixel_limit
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
 from carp.data.source import Openable, Source
@@ -68,7 +69,8 @@ def _time(config: Config, source: Source, device: torch.device, needs: Estimate,
     if needs.total_bytes > available:
         return f"not measured: {_gigabytes(needs.total_bytes)} are needed and {_gigabytes(available)} are free"
     try:
-        timing = time_steps(config, source, device)
+        with pixel_limit(config.max_image_pixels):
+            timing = time_steps(config, source, device)
     except (CarpError, torch.OutOfMemoryError) as error:
         return f"not measured: {error}"
     measured = f"measured over {counted(timing.steps, 'step')}"

@@ -62,7 +62,7 @@ class Loader(Protocol):
 class SmallImageLoader:
     """Augments whole batches of images held in memory; the next one while the current one is trained on, if `ahead`."""
 
-    def __init__(self, source: ArraySource, config: Config, *, ahead: bool = True) -> None:
+    def __init__(self, source: ArraySource, config: Config, *, ahead: bool = False) -> None:
         self._ahead = ahead
         self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
         self._is_readable = is_readable(source)
