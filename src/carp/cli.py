@@ -1,6 +1,7 @@
 """The command line. Torch is imported by the commands that need it, so that `--help` answers at once."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -118,27 +119,138 @@ def _train(
     typer.echo(f"next: carp eval knn {run.folder} --data LABELLED_FOLDER   or in Python: carp.load('{run.folder}')")
 
 
-@app.command("eval")
-def _eval(
-    protocol: Annotated[str, typer.Argument(help="knn")],
-    run: Annotated[Path, typer.Argument(help="Run folder.")],
-    data: Annotated[str, typer.Option(help="Labelled images that serve as the bank.")],
-    test: Annotated[
-        str | None, typer.Option(help="Labelled images to classify. Default: leave one out of --data.")
-    ] = None,
-    baselines: Annotated[bool, typer.Option("--baselines", help="Also raw pixels and the untrained encoder.")] = False,
-    k: Annotated[int, typer.Option(min=1, help="Number of neighbours.")] = 20,
-    temperature: Annotated[float, typer.Option(help="Temperature of the vote.")] = 0.07,
-) -> None:
-    """Evaluate the student and the teacher of a run."""
-    from carp.commands.evaluate import evaluate
-    from carp.report.tables import print_accuracies
+Branches = Annotated[
+    list[str] | None,
+    typer.Option("--branch", help="Encoder of a run: teacher, student, untrained, raw pixels; may be repeated."),
+]
+Layer = Annotated[str, typer.Option(help="Which output: encoder (pooled), projector, or a layer such as layer3.")]
+Size = Annotated[int | None, typer.Option(min=1, help="Side of the images in pixels. Default: that of training.")]
+Precision = Annotated[str, typer.Option(help="Of the encoder: fp32 or bf16.")]
+Root = Annotated[Path | None, typer.Option(help="Folder of torchvision's data sets.")]
+Download = Annotated[bool, typer.Option("--download", help="Let torchvision fetch what is missing.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
-    result = evaluate(protocol, run, data, test=test, baselines=baselines, k=k, temperature=temperature, quiet=False)
-    path = run / "results" / f"{protocol}.json"
-    result.write(path)
-    print_accuracies(f"k-NN (k = {k}, τ = {temperature:g})", list(result.values.items()))
-    typer.echo(f"results: {path}")
+
+@app.command("embed")
+def _embed(
+    model: Annotated[Path, typer.Argument(help="Run folder.")],
+    data: Annotated[str, typer.Option(help="Images of any kind (docs/data.md), labelled or not.")],
+    out: Annotated[Path, typer.Option(help="Folder for the features; the same command again continues there.")],
+    branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+    layer: Layer = "encoder",
+    size: Size = None,
+    precision: Precision = "fp32",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
+    form: Annotated[
+        str, typer.Option("--format", help="npy; parquet and csv write one file more into the folder.")
+    ] = "npy",
+    root: Root = None,
+    download: Download = False,
+    device: Device = "auto",
+) -> None:
+    """Turn images into features and keep them: vectors, labels, paths, and what made them."""
+    from carp.commands.embed import embed
+
+    store = embed(
+        model,
+        data,
+        out,
+        branch=branch,  # type: ignore[arg-type]  # checked there
+        layer=layer,
+        size=size,
+        precision=precision,  # type: ignore[arg-type]
+        batch_size=batch_size,
+        form=form,  # type: ignore[arg-type]
+        root=root,
+        download=download,
+        device=device,
+        quiet=False,
+    )
+    if is_first_process():
+        typer.echo(f"features: {out}   {len(store.features):,} images × {store.features.shape[1]}")
+
+
+@app.command("eval", context_settings=_WITH_SETTINGS)
+def _eval(
+    context: typer.Context,
+    protocol: Annotated[str, typer.Argument(help="knn, kmeans, linear, few-shot or all.")],
+    model: Annotated[
+        str | None, typer.Argument(help="Run folder; none if --data and --test are folders of `carp embed`.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the protocol, e.g. k=20.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="Labelled images for training, or the folder of their features.")] = "",
+    test: Annotated[
+        str | None,
+        typer.Option(help="Labelled images to test on. Default: k-NN leaves one out, others hold out a fifth."),
+    ] = None,
+    branch: Branches = None,
+    baselines: Annotated[bool, typer.Option("--baselines", help="Also raw pixels and the untrained encoder.")] = False,
+    layer: Layer = "encoder",
+    size: Size = None,
+    precision: Precision = "fp32",
+    out: Annotated[Path | None, typer.Option(help="Folder for results and features. Default: the run.")] = None,
+    root: Root = None,
+    download: Download = False,
+    device: Device = "auto",
+) -> None:
+    """Evaluate the student and the teacher of a run, or stored features."""
+    words = [*([model] if model and ("=" in model or model.startswith("-")) else []), *(settings or [])]
+    if words and words[0] == model:
+        model = None
+    overrides = _protocol_settings(context, protocol, words)
+    if not data:
+        raise ConfigError("--data is missing: give labelled images, e.g. --data LABELLED_FOLDER.")
+    if model is None and out is None:
+        out = Path()
+    from carp.commands.evaluate import evaluate_branches, write_result
+    from carp.report.tables import print_results
+
+    branches = [*(branch or ["student", "teacher"]), *(["raw pixels", "untrained"] if baselines else [])]
+    results, notes = evaluate_branches(
+        protocol,
+        model,
+        data,
+        branches=branches,
+        test=test,
+        layer=layer,
+        size=size,
+        precision=precision,
+        out=out,
+        root=root,
+        download=download,
+        device=device,
+        quiet=False,
+        **overrides,
+    )
+    if is_first_process():
+        paths = [write_result(result, out or model or ".") for result in results]
+        print_results(results)
+        for note in notes:
+            typer.echo(f"note: {note}", err=True)
+        typer.echo(f"results: {paths[0] if len(paths) == 1 else f'{len(paths)} files in {paths[0].parent}'}")
+
+
+def _protocol_settings(context: typer.Context, protocol: str, words: list[str]) -> dict[str, Any]:
+    """Read key=value words; an option that does not exist is told the nearest one, or its spelling as a setting."""
+    from carp.config import parse_overrides
+    from carp.evaluation.protocols import PROTOCOLS, settings_of
+
+    known = list(settings_of(protocol)) if protocol in PROTOCOLS else []
+    for place, word in enumerate(words):
+        if word.startswith("-"):
+            option, _, value = word.partition("=")
+            key = option.lstrip("-").replace("-", "_")
+            if key in known:
+                setting = f"{key}={value or ''.join(words[place + 1 : place + 2]) or 'VALUE'}"
+                raise ConfigError(f"there is no option '{option}': settings are written key=value, here {setting}.")
+            options = _options(context)
+            raise ConfigError(
+                f"there is no option '{option}'.{nearest(option, options)} Options: {', '.join(options)}; settings of "
+                f"{protocol}: {', '.join(known) or 'none'}."
+            )
+    return parse_overrides(words)
 
 
 @app.command("demo", context_settings=_WITH_SETTINGS)
@@ -151,11 +263,10 @@ def _demo(
 ) -> None:
     """Train on the embedded images for a few minutes, then show what was learned."""
     from carp.commands.demo import demo
-    from carp.report.tables import print_accuracies
+    from carp.report.tables import print_results
 
-    result = demo(out=out, **_parse(context, settings or []))
-    print_accuracies("k-NN on the embedded test images (k = 20, τ = 0.07)", list(result.values.items()))
-    typer.echo(f"run: {out}   plot: {out / 'plots.png'}   results: {out / 'results' / 'knn.json'}")
+    print_results(demo(out=out, **_parse(context, settings or [])))
+    typer.echo(f"run: {out}   plot: {out / 'plots.png'}   results: {out / 'results'}")
 
 
 @data_app.command("check", context_settings=_WITH_SETTINGS)
@@ -261,6 +372,11 @@ def _settings(
     from carp.commands.settings import describe_settings
 
     typer.echo(describe_settings(key))
+
+
+def is_first_process() -> bool:
+    """Under torchrun only one of the processes speaks."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def main() -> None:

@@ -58,6 +58,11 @@ class Run:
         return checkpoint
 
 
+def is_run(path: Path | str) -> bool:
+    """Whether a path is a run folder."""
+    return (Path(path) / "config.yaml").is_file()
+
+
 def open_run(folder: Path | str) -> Run:
     """Read the configuration and description of a run."""
     folder = Path(folder)
@@ -84,14 +89,10 @@ def prepare_run(folder: Path, config: Config, source: Source) -> Run:
         _refuse_other_settings(folder, differences(config, run.config))
         return run
     info = {
-        "carp": __version__,
         "command": sys.argv,
         "seed": config.seed,
         "data": {"name": source.name, "images": len(source), "fingerprint": source.fingerprint},
-        "versions": {
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in _PACKAGES},
-        },
+        "versions": versions(),
         "torch_threads": torch.get_num_threads(),
         "git": _git_state(),
     }
@@ -102,6 +103,12 @@ def prepare_run(folder: Path, config: Config, source: Source) -> Run:
     except OSError as error:
         raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
     return Run(folder, config, info)
+
+
+def versions() -> dict[str, str]:
+    """What a result may depend on."""
+    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {"carp": __version__, "python": platform.python_version(), **packages}
 
 
 def _refuse_other_settings(folder: Path, changed: dict[str, str]) -> None:

@@ -3,16 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from carp.commands.evaluate import evaluate
+from carp.commands.evaluate import evaluate_branches, write_result
 from carp.commands.train import train
 from carp.evaluation.result import Result
 
 TRAIN, TEST = "embedded:shapes", "embedded:shapes-test"
 
 
-def demo(*, out: str | Path, **overrides: Any) -> Result:
+def demo(*, out: str | Path, **overrides: Any) -> list[Result]:
     """Train with the recipe `demo`, then compare k-NN of raw pixels, untrained encoder, student and teacher."""
     run = train(TRAIN, out, "demo", **overrides)
-    result = evaluate("knn", run.folder, TRAIN, test=TEST, baselines=True, quiet=False)
-    result.write(run.folder / "results" / "knn.json")
-    return result
+    branches = ("raw pixels", "untrained", "student", "teacher")
+    results, _ = evaluate_branches("knn", run.folder, TRAIN, test=TEST, branches=branches, k=20, quiet=False)
+    for result in results:
+        write_result(result, run.folder)
+    return results

@@ -2,8 +2,9 @@
 
 import warnings
 from collections.abc import Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -11,30 +12,85 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
 
-from carp.config import Config
 from carp.data.decode import Pixels, Stored, read_file
 from carp.data.map_style import MapStyle
 from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, Source, is_collection, open_source
 from carp.device import choose_device
-from carp.errors import CheckpointError, DataError, UnreadableImageError
-from carp.features.extract import Features, extract
+from carp.errors import CheckpointError, ConfigError, DataError, UnreadableImageError, nearest
+from carp.features.extract import Features, Precision, Progress, extract, feature_batches
+from carp.features.layers import ENCODER, PROJECTOR, NamedLayer, weights_hash
+from carp.features.store import Origin, Store, fill_store
 from carp.model.branch import Branch
-from carp.run_folder import open_run
+from carp.run_folder import Run, open_run
 
-BranchName = Literal["teacher", "student"]
+BranchName = Literal["teacher", "student", "untrained", "raw pixels"]
+BRANCHES: tuple[BranchName, ...] = get_args(BranchName)
 ImageLike = str | Path | Image.Image | Pixels
+_PIXELS = 32  # side of the largest images whose pixels are features
 
 
 class Encoder:
-    """f of one branch, with the image size it was trained for."""
+    """A frozen network that turns images into features, the size of images that it takes, and where it is from."""
 
-    def __init__(self, module: nn.Module, *, size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        size: int,
+        device: torch.device,
+        name: str = "",
+        branch: str = "",
+        layer: str = ENCODER,
+        epochs: int | None = None,
+    ) -> None:
         self.module, self.size, self.device = module.eval().to(device), size, device
+        self.name, self.branch, self.layer, self.epochs = name, branch, layer, epochs
 
     def __repr__(self) -> str:
         features = getattr(self.module, "num_features", "?")
         return f"Encoder({type(self.module).__name__}, {features} features, {self.size} px, {self.device})"
+
+    @cached_property
+    def hash(self) -> str:
+        """Changes when the weights or the network change."""
+        return weights_hash(self.module)
+
+    def description(self) -> dict[str, Any]:
+        """What results and stored features say of it."""
+        known = {"name": self.name, "hash": self.hash, "branch": self.branch, "layer": self.layer}
+        return known | ({} if self.epochs is None else {"epochs": self.epochs})
+
+    def store(
+        self,
+        source: Source,
+        folder: Path,
+        *,
+        precision: Precision = "fp32",
+        batch_size: int = 256,
+        progress: Progress = lambda _done, _all: None,
+    ) -> Store:
+        """The features of a source, extracted into a folder or found there."""
+        origin = self.origin(source, precision)
+        encode = partial(
+            feature_batches,
+            self.module,
+            size=self.size,
+            device=self.device,
+            batch_size=batch_size,
+            precision=precision,
+        )
+        return fill_store(folder, origin, source, encode, batch_size=batch_size, progress=progress)
+
+    def origin(self, source: Source, precision: Precision = "fp32") -> Origin:
+        """What the features of a source would be made of."""
+        if precision not in get_args(Precision):
+            raise ConfigError(f"precision must be {' or '.join(get_args(Precision))}, received '{precision}'.")
+        return Origin(
+            model=self.description(),
+            transform={"size": self.size, "precision": precision},
+            data={"name": source.name, "fingerprint": source.fingerprint, "images": len(source)},
+        )
 
     def embed(self, images: ImageLike | Sequence[ImageLike] | MapStyle, *, batch_size: int = 256) -> Features:
         """Pooled features [N, F] as float32.
@@ -94,24 +150,59 @@ class _Images:
         return str(image) if isinstance(image, str | Path) else f"number {index}"
 
 
-def load(path: str | Path, branch: BranchName = "teacher", *, device: str = "auto") -> Encoder:
-    """Load the encoder of a run: the teacher's by default, or the student's."""
-    if branch not in ("teacher", "student"):
-        raise CheckpointError(f"branch must be 'teacher' or 'student', received '{branch}'.")
+def load(
+    path: str | Path,
+    branch: BranchName = "teacher",
+    *,
+    layer: str = ENCODER,
+    size: int | None = None,
+    device: str = "auto",
+) -> Encoder:
+    """Load the encoder of a run.
+
+    Args:
+        path: The run folder.
+        branch: The teacher, the student, or to compare with: the encoder that the run started from (`untrained`), no
+            encoder at all (`raw pixels`, of images no larger than 32 pixels).
+        layer: Which output: `encoder` (pooled), `projector` (the embedding), or the name of a layer of the encoder,
+            such as `layer3`, averaged over places.
+        size: Side of the images in pixels; that of training if None.
+        device: Where to run.
+    """
+    if branch not in BRANCHES:
+        raise CheckpointError(f"branch must be {', '.join(BRANCHES)}, received '{branch}'.{nearest(branch, BRANCHES)}")
     run = open_run(path)
-    tensors = run.newest().tensors
-    stored = "student" if run.config.siamese else branch
-    prefix = f"model.{stored}.encoder."
-    weights = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-    module = Branch(run.config).encoder
-    module.load_state_dict(weights)
-    return Encoder(module, size=run.config.global_size, device=choose_device(device))
+    side = run.config.global_size if size is None else size
+    module: nn.Module
+    if branch == "raw pixels":
+        module, layer, side = nn.Flatten(), ENCODER, min(side, _PIXELS)
+    else:
+        module = _output(_branch(run, branch), layer)
+    return Encoder(
+        module,
+        size=side,
+        device=choose_device(device),
+        name=run.folder.resolve().name,
+        branch=branch,
+        layer=layer,
+        epochs=run.config.epochs if branch in ("teacher", "student") else None,
+    )
 
 
-def untrained(config: Config, *, device: str = "auto") -> Encoder:
-    """The encoder that a configuration starts from, with the same seed."""
-    torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
-    return Encoder(Branch(config).encoder, size=config.global_size, device=choose_device(device))
+def _branch(run: Run, name: BranchName) -> Branch:
+    torch.manual_seed(seed_of(run.config.seed, Purpose.WEIGHTS))  # as training does
+    model = Branch(run.config)
+    if name != "untrained":
+        prefix = f"model.{'student' if run.config.siamese else name}."
+        tensors = run.newest().tensors
+        model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+    return model
+
+
+def _output(model: Branch, layer: str) -> nn.Module:
+    if layer == PROJECTOR:
+        return model
+    return model.encoder if layer == ENCODER else NamedLayer(model.encoder, layer)
 
 
 def _checked(pixels: NDArray[np.uint8]) -> Pixels:

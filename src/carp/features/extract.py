@@ -4,9 +4,10 @@ Shapes: M images that can be read, F features, S side.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from carp.data.source import ArraySource, Source, read
 from carp.errors import UnreadableImageError
 
 Features = NDArray[np.float32]
+Precision = Literal["fp32", "bf16"]
 Progress = Callable[[int, int], None]  # called with (done, all)
 _RESIZE = 256 / 224  # photographs: scale the shorter side to 8/7 of the crop, cut the centre
 
@@ -41,14 +43,27 @@ class Extracted:
 
     def note(self) -> str | None:
         """A line about what was left out, or None."""
-        if not self.unreadable:
-            return None
-        count, first = len(self.unreadable), self.unreadable[0]
-        left_out = f"{count:,} of {count + len(self.indices):,} images of {self.name} cannot be read and are left out"
-        return f"{left_out}; the first is {first.place}: {first.reason}."
+        return left_out(self.unreadable, len(self.indices), self.name)
 
 
-@torch.inference_mode()
+def left_out(unreadable: Sequence[Unreadable], num_readable: int, name: str) -> str | None:
+    """A line about the images of a source that have no features, or None."""
+    if not unreadable:
+        return None
+    count, first = len(unreadable), unreadable[0]
+    images = f"{count:,} of {count + num_readable:,} images of {name} cannot be read and are left out"
+    return f"{images}; the first is {first.place}: {first.reason}."
+
+
+@dataclass(frozen=True)
+class FeatureBatch:
+    """Features of a few consecutive images."""
+
+    features: Features  # [m, F]; [0, 0] if none of the images can be read
+    indices: list[int]
+    unreadable: list[Unreadable]
+
+
 def extract(
     encoder: nn.Module,
     source: Source,
@@ -63,43 +78,48 @@ def extract(
 
     An image that cannot be read is left out, or raises if `strict`.
     """
+    batches = feature_batches(encoder, source, size=size, device=device, batch_size=batch_size)
+    return _collect(batches, source, progress, strict=strict)
+
+
+def feature_batches(
+    encoder: nn.Module,
+    source: Source,
+    *,
+    size: int,
+    device: torch.device,
+    batch_size: int = 256,
+    precision: Precision = "fp32",
+) -> Iterator[FeatureBatch]:
+    """The same a batch at a time; with bf16 the encoder runs in that precision, and features are float32 still."""
     was_training = encoder.training
     encoder.eval()
+    autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
 
     def features(images: Tensor) -> Features:
-        features_BF: Tensor = encoder(normalise(images, device, channels_last=True))
+        with torch.inference_mode(), autocast:
+            features_BF: Tensor = encoder(normalise(images, device, channels_last=True))
         return features_BF.float().cpu().numpy()
 
     try:
-        return _collect(features, source, size, batch_size, progress, strict=strict)
+        yield from _encoded(features, _batches(source, size, batch_size))
     finally:
         encoder.train(was_training)
 
 
-def raw_pixels(source: Source, *, size: int, progress: Progress = _silent) -> Extracted:
-    """The baseline that learns nothing: normalised pixels as features, [M, 3·S·S]."""
-
-    def features(images: Tensor) -> Features:
-        return normalise(images, torch.device("cpu")).flatten(1).numpy()
-
-    return _collect(features, source, size, 1024, progress)
+def _encoded(features: Callable[[Tensor], Features], batches: Iterable["_Batch"]) -> Iterator[FeatureBatch]:
+    nothing = np.empty((0, 0), dtype=np.float32)
+    for batch in batches:
+        yield FeatureBatch(features(batch.images) if batch.indices else nothing, batch.indices, batch.unreadable)
 
 
-def _collect(
-    features: Callable[[Tensor], Features],
-    source: Source,
-    size: int,
-    batch_size: int,
-    progress: Progress,
-    *,
-    strict: bool = False,
-) -> Extracted:
+def _collect(batches: Iterable[FeatureBatch], source: Source, progress: Progress, *, strict: bool = False) -> Extracted:
     parts, indices, unreadable = list[Features](), list[int](), list[Unreadable]()
-    for batch in _batches(source, size, batch_size):
+    for batch in batches:
         for bad in batch.unreadable if strict else ():
             raise UnreadableImageError(bad.place, bad.reason)
         if batch.indices:
-            parts.append(features(batch.images))
+            parts.append(batch.features)
         indices += batch.indices
         unreadable += batch.unreadable
         progress(len(indices) + len(unreadable), len(source))

@@ -1,0 +1,64 @@
+"""`carp embed`: the features of images, kept on disk."""
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from carp import distributed
+from carp.commands.stored import open_images, store_features
+from carp.data.source import Openable
+from carp.errors import ConfigError, nearest
+from carp.features.encoder import BranchName, load
+from carp.features.export import write_csv, write_parquet
+from carp.features.extract import Precision
+from carp.features.layers import ENCODER
+from carp.features.store import Store
+from carp.training.display import Display
+
+Form = Literal["npy", "parquet", "csv"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+
+def embed(
+    model: str | Path,
+    data: Openable,
+    out: str | Path,
+    *,
+    branch: BranchName = "teacher",
+    layer: str = ENCODER,
+    size: int | None = None,
+    precision: Precision = "fp32",
+    batch_size: int = 256,
+    form: Form = "npy",
+    root: str | Path | None = None,
+    download: bool = False,
+    device: str = "auto",
+    quiet: bool = True,
+) -> Store:
+    """Extract the features of images into a folder; the same call again continues, or finds that all is there.
+
+    Args:
+        model: A run folder.
+        data: Images of any kind (docs/data.md), labelled or not.
+        out: The folder for the features.
+        branch: Which encoder of a run.
+        layer: `encoder` (pooled output), `projector`, or the name of a layer.
+        size: Side of the images in pixels; that of training if None.
+        precision: `bf16` is faster where the processor supports it.
+        batch_size: Images at a time.
+        form: `parquet` and `csv` write one file more into the folder.
+        root: Folder of torchvision's data sets.
+        download: Let torchvision fetch what is missing.
+        device: Where to run.
+        quiet: Show no progress.
+    """
+    if form not in FORMS:
+        raise ConfigError(f"there is no format '{form}'.{nearest(form, FORMS)} Formats: {', '.join(FORMS)}.")
+    if size is not None and size < 1:
+        raise ConfigError(f"size must be at least 1 pixel, received {size}.")
+    display = Display(quiet=quiet or distributed.rank() > 0)
+    encoder = load(model, branch, layer=layer, size=size, device=device)
+    source = open_images(data, model, display, root=root, download=download)
+    store = store_features(encoder, source, Path(out), display, precision=precision, batch_size=batch_size, model=model)
+    if form != "npy" and distributed.rank() == 0:
+        (write_parquet if form == "parquet" else write_csv)(store)
+    return store

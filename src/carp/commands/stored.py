@@ -1,0 +1,50 @@
+"""Features of images for a command: found on disk, or extracted with a progress bar."""
+
+import warnings
+from pathlib import Path
+
+from carp import distributed
+from carp.commands.inputs import INDEX
+from carp.config import MAX_IMAGE_PIXELS
+from carp.data.decode import pixel_limit
+from carp.data.source import Openable, Source, open_source
+from carp.features.encoder import Encoder
+from carp.features.extract import Precision, left_out
+from carp.features.store import Store
+from carp.run_folder import is_run, open_run
+from carp.training.display import Display
+
+
+def open_images(
+    data: Openable, model: str | Path, display: Display, *, root: str | Path | None, download: bool
+) -> Source:
+    """Open images, with the `root` and `download` of the run where none are given."""
+    index = None
+    if is_run(model):
+        config = open_run(model).config
+        root, download, index = root or config.root, download or config.download, Path(model) / INDEX
+    with display.counting("finding images", None) as progress:
+        return open_source(data, root=root, download=download, index=index, progress=progress)
+
+
+def store_features(
+    encoder: Encoder,
+    source: Source,
+    folder: Path,
+    display: Display,
+    *,
+    precision: Precision = "fp32",
+    batch_size: int = 256,
+    model: str | Path = "",
+) -> Store:
+    """The features of a source in a folder; tells of images that cannot be read."""
+    limit = open_run(model).config.max_image_pixels if is_run(model) else MAX_IMAGE_PIXELS
+    what = ", ".join(part for part in (encoder.branch, source.name) if part)
+    with pixel_limit(limit), display.counting(what, len(source)) as progress:
+        store = encoder.store(source, folder, precision=precision, batch_size=batch_size, progress=progress)
+    if note := left_out(store.unreadable, len(store.features), source.name):
+        if not display.console.quiet:
+            display.warn(note)
+        elif distributed.rank() == 0:
+            warnings.warn(note, stacklevel=4)
+    return store

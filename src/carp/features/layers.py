@@ -1,0 +1,54 @@
+"""Which of a network's outputs are the features: the pooled one, the embedding, or that of a layer by name.
+
+Shapes: B images, F features, T tokens.
+"""
+
+import hashlib
+from typing import cast
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from carp.errors import ModelError, nearest
+
+ENCODER, PROJECTOR = "encoder", "projector"
+
+
+class NamedLayer(nn.Module):
+    """The output of one layer of an encoder, averaged over places or tokens: [B, F]."""
+
+    def __init__(self, encoder: nn.Module, name: str) -> None:
+        super().__init__()
+        layers = {layer for layer, _ in encoder.named_modules() if layer}
+        if name not in layers:
+            shown = ", ".join([ENCODER, PROJECTOR, *(child for child, _ in encoder.named_children())])
+            raise ModelError(f"the encoder has no layer '{name}'.{nearest(name, layers)} Layers: {shown}, and theirs.")
+        self.encoder, self._name = encoder, name
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Run the encoder and keep what the layer gives."""
+        kept: list[object] = []
+        layer = self.encoder.get_submodule(self._name)
+        hook: RemovableHandle = layer.register_forward_hook(lambda _layer, _inputs, output: kept.append(output))
+        try:
+            self.encoder(images)
+        finally:
+            hook.remove()
+        if not kept or not isinstance(kept[-1], Tensor) or not 2 <= kept[-1].ndim <= 4:
+            raise ModelError(f"the layer '{self._name}' gives no features of images: take another layer.")
+        output = kept[-1].float()
+        return output.mean(dim=tuple(range(2, 4))) if output.ndim == 4 else _average_tokens(output)
+
+
+def _average_tokens(output: Tensor) -> Tensor:
+    """[B, T, F] to [B, F]."""
+    return output.mean(dim=1) if output.ndim == 3 else output
+
+
+def weights_hash(module: nn.Module) -> str:
+    """A hash of all weights and of how the network is put together (strides, for instance, are no weights)."""
+    digest = hashlib.sha256(repr(module).encode())
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(cast(bytes, value.detach().cpu().contiguous().numpy().tobytes()))
+    return digest.hexdigest()
