@@ -51,8 +51,9 @@ def test_draws_of_several_labels() -> None:
 
 def test_linear_classifier_equals_a_plain_one() -> None:
     x, y, test, truth = data = single()
+    data[2:] = test, truth = test[truth != 4][:50], truth[truth != 4][:50]  # classes of 13 and 12 images, one of none
     result = few_shot(*data, shots=(2, "full"), runs=3, seed=9)
-    found = []
+    found, per_class = [], []
     for run in range(3):
         rows = draw_single_label(y, 2, 9, run)
         layer = nn.Linear(8, 5)
@@ -67,8 +68,12 @@ def test_linear_classifier_equals_a_plain_one() -> None:
                 F.cross_entropy(layer(features), labels).backward()
                 optimiser.step()
             schedule.step()
-        found.append(np.mean(layer(torch.from_numpy(test)).argmax(dim=1).numpy() == truth))
+        right = layer(torch.from_numpy(test)).argmax(dim=1).numpy() == truth
+        found.append(np.mean(right))
+        per_class.append(np.mean([np.mean(right[truth == label]) for label in range(4)]))
     assert result.values["top1@2"] == pytest.approx(np.mean(found), abs=1e-12)
+    assert result.values["mean_per_class@2"] == pytest.approx(np.mean(per_class), abs=1e-12)
+    assert result.values["mean_per_class@2"] != pytest.approx(result.values["top1@2"], abs=1e-5)
     assert result.spread["top1@2"] == pytest.approx(np.std(found), abs=1e-12)
     assert [row["images"] for row in result.details["2"]] == [10, 10, 10]
     assert len(result.details["full"]) == 1

@@ -27,10 +27,11 @@ def make(num_bank: int, num_queries: int, num_features: int, num_classes: int, *
 
 def plain(
     bank: np.ndarray, labels: np.ndarray, queries: np.ndarray, truth: np.ndarray, k: int, *, leave_one_out: bool = False
-) -> tuple[float, float]:
-    """Top-1 and top-5, one query at a time, in float64."""
+) -> tuple[float, float, float]:
+    """Top-1, top-5 and mean per class, one query at a time, in float64."""
     unit = bank.astype(np.float64) / np.linalg.norm(bank.astype(np.float64), axis=1, keepdims=True)
     top1 = top5 = 0
+    per_class: dict[int, list[bool]] = {}
     for i, query in enumerate(queries.astype(np.float64)):
         similarity = unit @ (query / np.linalg.norm(query))
         if leave_one_out:
@@ -42,7 +43,9 @@ def plain(
         ranking = sorted(votes, key=lambda c: (-votes[c], c))
         top1 += truth[i] == ranking[0]
         top5 += truth[i] in ranking[:5]
-    return top1 / len(queries), top5 / len(queries)
+        per_class.setdefault(truth[i], []).append(truth[i] == ranking[0])
+    mean = sum(sum(right) / len(right) for right in per_class.values()) / len(per_class)
+    return top1 / len(queries), top5 / len(queries), mean
 
 
 @pytest.mark.parametrize("shape", [(700, 90, 16, 10), (2500, 65, 33, 40), (51, 7, 3, 3)])
@@ -50,8 +53,9 @@ def test_equals_the_plain_loops(shape: tuple[int, int, int, int]) -> None:
     data = make(*shape)
     values = knn(*data, ks=KS).values
     for k in KS:
-        top1, top5 = plain(*data, k)
+        top1, top5, per_class = plain(*data, k)
         assert values[f"top1@{k}"] == top1
+        assert values[f"mean_per_class@{k}"] == pytest.approx(per_class, abs=1e-12)
         if shape[3] > 5:
             assert values[f"top5@{k}"] == top5
         else:
@@ -65,6 +69,30 @@ def test_leave_one_out_equals_the_plain_loops() -> None:
         assert knn_leave_one_out(bank, labels, k=k) == plain(bank, labels, bank, labels, k, leave_one_out=True)[0]
     with pytest.raises(DataError, match="needs at least 601"):
         knn_leave_one_out(bank, labels, k=600)
+
+
+def test_without_queries_every_image_is_left_out_in_turn() -> None:
+    bank, labels, queries, truth = make(600, 9, 16, 10)
+    found = knn(bank, labels, None, None, ks=(1, 20, 599))
+    assert found.settings["leave_one_out"]
+    for k in (1, 20, 599):
+        top1, top5, per_class = plain(bank, labels, bank, labels, k, leave_one_out=True)
+        assert (found.values[f"top1@{k}"], found.values[f"top5@{k}"]) == (top1, top5)
+        assert found.values[f"mean_per_class@{k}"] == pytest.approx(per_class, abs=1e-12)
+        assert top1 != pytest.approx(per_class, abs=1e-3), "classes of different size must matter"
+    assert knn(bank, labels, queries, truth, ks=(1, 20, 599)).values.keys() == found.values.keys()
+    with pytest.raises(DataError, match="needs at least 601 images in the bank, received 600"):
+        knn(bank, labels, None, None, ks=(600,))
+    with pytest.raises(DataError, match="labels of queries without their features"):
+        knn(bank, labels, None, truth)
+
+
+def test_several_labels_per_image_are_for_another_protocol() -> None:
+    bank, labels, queries, truth = make(60, 9, 16, 10)
+    with pytest.raises(DataError, match=r"received an array of shape \(60, 10\)\. For several labels .* few-shot"):
+        knn(bank, np.eye(10, dtype=np.int64)[labels], queries, truth, ks=(5,))
+    with pytest.raises(DataError, match=r"one label per image, received labels of shape \(60, 10\)"):
+        knn_leave_one_out(bank, np.eye(10, dtype=np.int64)[labels])
 
 
 def test_the_whole_bank_may_vote() -> None:

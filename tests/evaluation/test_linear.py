@@ -49,19 +49,24 @@ def alone(member: Member, x: np.ndarray, y: np.ndarray) -> nn.Linear:
 
 def test_members_equal_their_own_optimisers() -> None:
     x, y, test, truth = make()
+    uneven = np.flatnonzero((truth > 1) | (np.arange(len(truth)) % 3 == 0))  # classes of different size
+    test, truth = test[uneven], truth[uneven]
     members = make_grid(("sgd", "lars"), (0.01, 0.3, 3.0), (0.0, 1e-2))
     grid = LinearGrid(members, 10, 7, seed=1)
     fit(grid, shuffled(x, y, np.arange(len(x)), batch_size=32, seed=2), epochs=EPOCHS, lr_factor=cosine(EPOCHS))
-    top1, top5 = grid.accuracy(in_order(test, truth, np.arange(len(test)), batch_size=33))
+    found = grid.accuracy(in_order(test, truth, np.arange(len(test)), batch_size=33))
     for i, member in enumerate(members):
         layer = alone(member, x, y)
         assert torch.allclose(grid.weight_SCF[i], layer.weight, rtol=1e-4, atol=1e-5), member
         assert torch.allclose(grid.bias_SC[i], layer.bias, rtol=1e-4, atol=1e-5), member
         logits = layer(torch.from_numpy(test)).detach().numpy()
-        assert top1[i] == np.mean(logits.argmax(axis=1) == truth)
+        assert found.top1[i] == np.mean(logits.argmax(axis=1) == truth)
+        per_class = [np.mean(logits[truth == c].argmax(axis=1) == c) for c in range(7)]
+        assert found.mean_per_class[i] == pytest.approx(np.mean(per_class), abs=1e-12)
         ranks = (logits > logits[np.arange(len(truth)), truth][:, None]).sum(axis=1)
-        assert top5[i] == np.mean(ranks < 5)
-    assert len({round(t, 3) for t in top1}) > 3, "members must differ"
+        assert found.top5[i] == np.mean(ranks < 5)
+    assert len({round(t, 3) for t in found.top1}) > 3, "members must differ"
+    assert found.mean_per_class != pytest.approx(found.top1, abs=1e-3), "classes of different size must matter"
 
 
 def test_an_interrupted_grid_ends_the_same() -> None:
@@ -89,6 +94,7 @@ def test_a_member_that_diverges_harms_no_other() -> None:
     result = linear_probe(100 * x, y, test, truth, **settings)
     good, bad = result.details["grid"]
     assert bad["diverged"]
+    assert bad["test_mean_per_class"] == 0
     assert bad["test_top1"] == bad["held_out_top1"] == 0
     assert good["test_top1"] > 0.5
     assert result.details["chosen"] == good
@@ -102,7 +108,8 @@ def test_the_probe_chooses_by_what_was_held_out() -> None:
     assert result.details["chosen"]["held_out_top1"] == max(row["held_out_top1"] for row in rows)
     assert result.values["best_top1_on_test"] == max(row["test_top1"] for row in rows)
     other = linear_probe(x, y, test, (truth + 1) % 7, epochs=5)  # test labels decide nothing
-    assert {**other.details["chosen"], "test_top1": 0} == {**result.details["chosen"], "test_top1": 0}
+    unseen = {"test_top1": 0, "test_mean_per_class": 0}
+    assert {**other.details["chosen"], **unseen} == {**result.details["chosen"], **unseen}
     assert linear_probe(x, y, test, truth, epochs=5).values == result.values
 
 
@@ -111,9 +118,10 @@ def test_the_chosen_member_is_trained_on_everything() -> None:
     one = {"optimisers": ("sgd",), "lrs": (0.1,), "weight_decays": (0.0,), "epochs": 5, "seed": 3}
     grid = LinearGrid([Member("sgd", 0.1)], 10, 7, seed=3)
     fit(grid, shuffled(x, y, np.arange(len(x)), batch_size=256, seed=3), epochs=5, lr_factor=cosine(5))
-    (top1,), (top5,) = grid.accuracy(in_order(test, truth, np.arange(len(test))))
+    found = grid.accuracy(in_order(test, truth, np.arange(len(test))))
     values = linear_probe(x, y, test, truth, **one).values
-    assert (values["top1"], values["top5"]) == (top1, top5)
+    assert ([values["top1"]], [values["top5"]]) == (found.top1, found.top5)
+    assert [values["mean_per_class"]] == found.mean_per_class
 
 
 def test_reaches_a_converged_logistic_regression() -> None:
@@ -135,3 +143,14 @@ def test_held_out_part() -> None:
     assert choose_held_out(np.array([0, 1, 1]), 0.1, seed=0).sum() == 1
     with pytest.raises(ConfigError, match="at least two training images"):
         choose_held_out(np.array([0, 1]), 0.1, seed=0)
+
+
+def test_a_class_without_test_images_does_not_count() -> None:
+    x, y, test, truth = make()
+    without = truth != 3
+    grid = LinearGrid([Member("sgd", 0.1)], 10, 7)
+    fit(grid, shuffled(x, y, np.arange(len(x)), batch_size=32, seed=2), epochs=2, lr_factor=cosine(2))
+    found = grid.accuracy(in_order(test[without], truth[without], np.arange(without.sum())))
+    right = grid.logits(torch.from_numpy(test[without]))[:, 0].argmax(dim=1).numpy() == truth[without]
+    per_class = [np.mean(right[truth[without] == c]) for c in (0, 1, 2, 4, 5, 6)]
+    assert found.mean_per_class[0] == pytest.approx(np.mean(per_class), abs=1e-12)

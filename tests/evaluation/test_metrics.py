@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from carp.evaluation.metrics import average_precision, clustering_metrics, matched_accuracy
+from carp.evaluation.metrics import average_precision, clustering_metrics, matched_accuracy, mean_per_class
 
 sklearn_metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
 
@@ -70,3 +70,16 @@ def test_average_precision_by_hand() -> None:
     area, eleven = average_precision(shown, np.array([0.9, 0.8, 0.7, 0.6, 0.5]))
     assert area == pytest.approx((1 + 2 / 3 + 3 / 5) / 3)
     assert eleven == pytest.approx((4 * 1 + 3 * 2 / 3 + 4 * 3 / 5) / 11)
+
+
+def test_mean_per_class_is_balanced_accuracy() -> None:
+    rng = np.random.default_rng(0)
+    for size in (7, 300):
+        truth = rng.choice([0, 3, 4, 9], p=[0.9, 0.05, 0.04, 0.01], size=size)  # uneven, and most numbers do not occur
+        predicted = np.where(rng.random(size) < 0.6, truth, rng.choice([0, 3, 4, 9], size=size))
+        by_hand = [np.mean(predicted[truth == c] == c) for c in sorted(set(truth.tolist()))]
+        found = mean_per_class(truth, predicted == truth)
+        assert found == pytest.approx(np.mean(by_hand), abs=1e-15)
+        if set(predicted) <= set(truth):  # scikit-learn warns of other predictions
+            assert found == pytest.approx(sklearn_metrics.balanced_accuracy_score(truth, predicted), abs=1e-15)
+    assert mean_per_class(np.array([0, 0, 0, 1]), np.array([True, True, True, False])) == 0.5

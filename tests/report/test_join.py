@@ -112,6 +112,17 @@ def test_the_papers_measures_come_first_and_others_only_where_there_are_none() -
     assert headline_columns(unknown + both) == [*unknown, both[1]]
 
 
+def test_mean_per_class_is_shown_where_the_literature_uses_it() -> None:
+    names = ("top1@20", "mean_per_class@20", "top5@20", "mean_per_class@10")
+    columns = in_order({column_of("knn", data, name) for data in ("pets", "food101", "mine") for name in names})
+    shown = [str(column) for column in headline_columns(columns)]
+    assert shown == ["knn pets top1_k20", "knn pets mean_per_class_k20", "knn food101 top1_k20", "knn mine top1_k20"]
+    assert column_of("knn", "pets", "mean_per_class@20").words == ("mean per class", "k = 20")
+    for protocol, name in (("few-shot", "mean_per_class@full"), ("linear", "mean_per_class")):
+        assert column_of(protocol, "aircraft", name).is_headline
+        assert not column_of(protocol, "inat2018", name).is_headline
+
+
 def test_columns_have_an_order_that_does_not_depend_on_the_files() -> None:
     names = ["top1_k10", "top1_k20", "top1_k100", "top5_k10", "top5_k100"]
     assert [c.metric for c in in_order({Column("knn", "pets", name) for name in names})] == names

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from carp.data.random import Purpose, key
 from carp.errors import ConfigError, DataError
-from carp.evaluation.inputs import Features, Labels, check_classes, check_multi_label, check_pair, normalised
+from carp.evaluation.inputs import Features, Labels, check_classes, check_multi_label, check_pair, spans
 from carp.evaluation.linear_grid import LinearGrid, Member, Rows, fit, in_order, shuffled
 from carp.evaluation.metrics import average_precision, scikit_learn
 from carp.evaluation.result import Result, mean_and_deviation
@@ -46,8 +46,8 @@ def few_shot(
     larger one. `full` takes all images, so it has one run.
 
     Returns:
-        Means over the runs: `top1@n`, or `map@n` (area under the interpolated curve, as the paper's reference) and
-        `map11@n` (the 11 points of VOC 2007). The details hold every run.
+        Means over the runs: `top1@n` and `mean_per_class@n`, or `map@n` (area under the interpolated curve, as the
+        paper's reference) and `map11@n` (the 11 points of VOC 2007). The details hold every run.
     """
     _check_settings(shots, runs)
     several = train_labels is not None and train_labels.ndim > 1
@@ -113,8 +113,8 @@ class _Linear:
         grid = LinearGrid([Member("sgd", _LR)], self._train.shape[1], self._num_classes, seed=seed)
         batches = shuffled(self._train, self._labels, rows, batch_size=_BATCH, seed=seed)
         fit(grid, batches, epochs=_EPOCHS, lr_factor=lambda epoch: 0.1 ** sum(epoch >= drop for drop in _DROPS))
-        (top1,), _ = grid.accuracy(in_order(self._test, self._truth, np.arange(len(self._test))))
-        return {"top1": top1}
+        found = grid.accuracy(in_order(self._test, self._truth, np.arange(len(self._test))))
+        return {"top1": found.top1[0], "mean_per_class": found.mean_per_class[0]}
 
 
 class _Machines:
@@ -125,9 +125,9 @@ class _Machines:
     def __init__(
         self, train: Features, train_labels: Labels | None, test: Features, test_labels: Labels | None, seed: int
     ) -> None:
-        self._norms, test_norms = check_pair(train, test)
+        self._norms, self._test_norms = check_pair(train, test)
         self._shown, self._truth = check_multi_label(train, train_labels, test, test_labels)
-        self._train, self._test, self._seed = train, normalised(test, test_norms), seed
+        self._train, self._test, self._seed = train, test, seed
 
     def draw(self, n: int, run: int) -> Rows:
         return draw_multi_label(self._shown, n, self._seed, run)
@@ -158,5 +158,5 @@ class _Machines:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", scikit_learn("exceptions").ConvergenceWarning)  # 2000, as in the reference
             machine.fit(features, shown)
-        scores: NDArray[np.float64] = machine.decision_function(self._test)
-        return scores
+        units = (self._test[start:stop] / self._test_norms[start:stop, None] for start, stop in spans(self._test))
+        return np.concatenate([machine.decision_function(part) for part in units])

@@ -140,7 +140,10 @@ def _labels(name: str, features: Features, labels: Labels | None) -> Labels:
 def _single(name: str, features: Features, labels: Labels | None) -> Labels:
     found = _labels(name, features, labels)
     if found.ndim != 1:
-        raise DataError(f"{name} labels must be one number per image, received an array of shape {found.shape}.")
+        raise DataError(
+            f"{name} labels must be one number per image, received an array of shape {found.shape}. For several labels "
+            "per image use few-shot."
+        )
     if found.min() < 0:
         raise DataError(
             f"{int((found < 0).sum())} of the {name} images have no label (a negative number); leave them out."

@@ -13,11 +13,14 @@ stand for a part.
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from carp.errors import DataError
 from carp.evaluation.inputs import Features, Labels, check_classes, check_pair, tensor
+from carp.evaluation.metrics import mean_per_class
 from carp.evaluation.result import Result
 
 _QUERIES_AT_A_TIME = 512
@@ -31,7 +34,7 @@ _LAST = 2**32 - 1
 def knn(
     bank: Features,
     bank_labels: Labels | None,
-    queries: Features,
+    queries: Features | None,
     query_labels: Labels | None,
     *,
     ks: Sequence[int] = (10, 20, 100, 200),
@@ -39,22 +42,32 @@ def knn(
 ) -> Result:
     """Classify queries [Q, F] by their nearest in the bank [M, F], for several k at once.
 
+    Without queries (None and None) every image of the bank is one, against all others.
+
     Returns:
-        `top1@k` for every k and, with more than five classes, `top5@k`: shares of queries.
+        `top1@k` for every k, with more than five classes `top5@k`: shares of queries; `mean_per_class@k`: the mean over
+        the classes of the queries of their shares.
     """
     if not ks:
         raise DataError("k-NN needs at least one k, received none.")
+    alone = queries is None
+    if queries is None:
+        if query_labels is not None:
+            raise DataError("k-NN received labels of queries without their features: give both, or neither.")
+        queries, query_labels = bank, bank_labels
     for k in ks:
-        check_neighbours(k, len(bank), leave_one_out=False)
+        check_neighbours(k, len(bank), leave_one_out=alone)
     _check_temperature(temperature)
     bank_norms, query_norms = check_pair(bank, queries)
     labels, truth, num_classes = check_classes(bank, bank_labels, queries, query_labels)
-    keys_QK = _neighbours(bank, bank_norms, queries, max(ks), leave_one_out=False)
-    hits = _hits(keys_QK, tensor(query_norms), tensor(labels), tensor(truth), sorted(set(ks)), temperature, num_classes)
-    values = {f"top1@{k}": top1 for k, (top1, _) in hits.items()}
+    keys_QK = _neighbours(bank, bank_norms, queries, max(ks), leave_one_out=alone)
+    places = _places(keys_QK, query_norms, labels, truth, sorted(set(ks)), temperature, num_classes)
+    values = {f"top1@{k}": float((place_Q < 1).mean()) for k, place_Q in places.items()}
     if num_classes > 5:
-        values |= {f"top5@{k}": top5 for k, (_, top5) in hits.items()}
-    return Result("knn", values, {"k": sorted(set(ks)), "temperature": temperature})
+        values |= {f"top5@{k}": float((place_Q < 5).mean()) for k, place_Q in places.items()}
+    values |= {f"mean_per_class@{k}": mean_per_class(truth, place_Q < 1) for k, place_Q in places.items()}
+    settings = {"k": sorted(set(ks)), "temperature": temperature, "leave_one_out": alone}
+    return Result("knn", values, settings)
 
 
 def knn_accuracy(
@@ -104,13 +117,15 @@ def _accuracy(
     """During training: the bank may be a small part of a set, so that a class may be missing from it."""
     check_neighbours(k, len(bank), leave_one_out=leave_one_out)
     _check_temperature(temperature)
-    if len(bank) != len(bank_labels) or len(queries) != len(query_labels):
-        raise DataError("k-NN needs a label for every image.")
+    if bank_labels.ndim != 1 or len(bank) != len(bank_labels) or len(queries) != len(query_labels):
+        raise DataError(
+            f"k-NN needs one label per image, received labels of shape {bank_labels.shape} for {len(bank)} images."
+        )
     bank_norms, query_norms = check_pair(bank, queries)
     keys_QK = _neighbours(bank, bank_norms, queries, k, leave_one_out=leave_one_out)
-    labels, truth = tensor(bank_labels), tensor(query_labels)
     num_classes = int(max(bank_labels.max(), query_labels.max())) + 1
-    return _hits(keys_QK, tensor(query_norms), labels, truth, [k], temperature, num_classes)[k][0]
+    places = _places(keys_QK, query_norms, bank_labels, query_labels, [k], temperature, num_classes)
+    return float((places[k] < 1).mean())
 
 
 def _neighbours(bank: Features, bank_norms: Features, queries: Features, k: int, *, leave_one_out: bool) -> Tensor:
@@ -195,17 +210,21 @@ def _read_key(keys: Tensor) -> tuple[Tensor, Tensor]:
     return similarity, _LAST - (keys & _LAST)
 
 
-def _hits(
+def _places(
     keys_QK: Tensor,
-    norms_Q: Tensor,
-    labels_M: Tensor,
-    truth_Q: Tensor,
+    norms: Features,
+    labels: Labels,
+    truth: Labels,
     ks: list[int],
     temperature: float,
     num_classes: int,
-) -> dict[int, tuple[float, float]]:
-    """Top-1 and top-5 for every k: the votes of the nearest k are those of the nearest k′ < k and a few more."""
-    right = dict.fromkeys(ks, (0, 0))
+) -> dict[int, NDArray[np.int32]]:
+    """For every k how many classes stand before the true one [Q].
+
+    The votes of the nearest k are those of the nearest k′ < k and a few more.
+    """
+    norms_Q, labels_M, truth_Q = tensor(norms), tensor(labels), tensor(truth)
+    places = {k: np.empty(len(keys_QK), dtype=np.int32) for k in ks}
     for rows in _slices(len(keys_QK), _QUERIES_AT_A_TIME):
         similarity_qK, index_qK = _read_key(keys_QK[rows])
         cosine_qK = similarity_qK.double() / norms_Q[rows, None]
@@ -215,10 +234,9 @@ def _hits(
         previous = 0
         for k in ks:
             scores_qC.scatter_add_(1, classes_qK[:, previous:k], votes_qK[:, previous:k])
-            place_q = _place(scores_qC, truth_Q[rows])
-            right[k] = (right[k][0] + int((place_q < 1).sum()), right[k][1] + int((place_q < 5).sum()))
+            places[k][rows] = _place(scores_qC, truth_Q[rows]).numpy()
             previous = k
-    return {k: (top1 / len(keys_QK), top5 / len(keys_QK)) for k, (top1, top5) in right.items()}
+    return places
 
 
 def _place(scores_qC: Tensor, truth_q: Tensor) -> Tensor:

@@ -60,8 +60,9 @@ def linear_probe(
         seed: Of the first weights, the order and the part held out.
 
     Returns:
-        `top1` and, with more than five classes, `top5` of the chosen member; `best_top1_on_test`, the largest of the
-        grid, which is what the paper's reference reports and is too good by the choice. The details hold the grid.
+        `top1`, with more than five classes `top5`, and `mean_per_class` of the chosen member; `best_top1_on_test`, the
+        largest of the grid, which is what the paper's reference reports and is too good by the choice. The details
+        hold the grid.
     """
     if not 0 < held_out < 1:
         raise ConfigError(f"held_out must lie between 0 and 1, received {held_out}.")
@@ -80,22 +81,28 @@ def linear_probe(
         return grid
 
     grid = trained(members, all_rows[~chooses])
-    held_top1, _ = grid.accuracy(in_order(train, labels, all_rows[chooses]))
-    test_top1, _ = grid.accuracy(in_order(test, truth, test_rows))
-    best = int(np.argmax(held_top1))  # of equals the first
-    (top1,), (top5,) = trained([members[best]], all_rows).accuracy(in_order(test, truth, test_rows))
+    held = grid.accuracy(in_order(train, labels, all_rows[chooses]))
+    tested = grid.accuracy(in_order(test, truth, test_rows))
+    best = int(np.argmax(held.top1))  # of equals the first
+    final = trained([members[best]], all_rows).accuracy(in_order(test, truth, test_rows))
 
-    values = {"top1": top1, **({"top5": top5} if num_classes > 5 else {}), "best_top1_on_test": max(test_top1)}
+    values = {
+        "top1": final.top1[0],
+        **({"top5": final.top5[0]} if num_classes > 5 else {}),
+        "mean_per_class": final.mean_per_class[0],
+        "best_top1_on_test": max(tested.top1),
+    }
     rows = [
         {
             "optimiser": member.optimiser,
             "lr": member.lr,
             "weight_decay": member.weight_decay,
-            "held_out_top1": held,
-            "test_top1": tested,
+            "held_out_top1": held.top1[i],
+            "test_top1": tested.top1[i],
+            "test_mean_per_class": tested.mean_per_class[i],
             "diverged": not finite,
         }
-        for member, held, tested, finite in zip(members, held_top1, test_top1, grid.finite().tolist(), strict=True)
+        for i, (member, finite) in enumerate(zip(members, grid.finite().tolist(), strict=True))
     ]
     settings = {"epochs": epochs, "batch_size": batch_size, "held_out": held_out, "seed": seed, "cached": True}
     return Result("linear", values, settings, details={"chosen": rows[best], "grid": rows})

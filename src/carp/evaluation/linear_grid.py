@@ -58,6 +58,15 @@ def make_grid(
     return members
 
 
+@dataclass(frozen=True)
+class Accuracies:
+    """Shares of right images, one number a member; `mean_per_class` is the mean over the classes that occur."""
+
+    top1: list[float]
+    top5: list[float]
+    mean_per_class: list[float]
+
+
 class LinearGrid:
     """The classifiers. All start from the same weights, which the seed gives."""
 
@@ -124,20 +133,28 @@ class LinearGrid:
         for name, value in self.state_dict().items():
             value.copy_(state[name])
 
-    def accuracy(self, batches: Iterable[Batch]) -> tuple[list[float], list[float]]:
-        """Top-1 and top-5 of every member; 0 for one that diverged. Equal logits: the lower class stands first."""
-        right_2S = torch.zeros(2, len(self.members), dtype=torch.int64, device=self.bias_SC.device)
-        count = 0
+    def accuracy(self, batches: Iterable[Batch]) -> Accuracies:
+        """How often every member is right; 0 for one that diverged. Equal logits: the lower class stands first."""
+        device, num_members = self.bias_SC.device, len(self.members)
+        top1_CS, top5_CS = torch.zeros(2, self.num_classes, num_members, dtype=torch.int64, device=device)
+        count_C = torch.zeros(self.num_classes, dtype=torch.int64, device=device)
         for x_BF, y_B in batches:
             logits_BSC = self.logits(x_BF)
-            own_BS1 = logits_BSC.gather(2, y_B[:, None, None].expand(-1, len(self.members), 1))
-            earlier_B1C = (torch.arange(self.num_classes, device=y_B.device) < y_B[:, None])[:, None]
+            own_BS1 = logits_BSC.gather(2, y_B[:, None, None].expand(-1, num_members, 1))
+            earlier_B1C = (torch.arange(self.num_classes, device=device) < y_B[:, None])[:, None]
             before_BS = ((logits_BSC > own_BS1) | ((logits_BSC == own_BS1) & earlier_B1C)).sum(dim=2)
-            right_2S += torch.stack([(before_BS < 1).sum(dim=0), (before_BS < 5).sum(dim=0)])
-            count += len(y_B)
-        right_2S *= self.finite()
-        top1, top5 = (right_2S.double() / count).tolist()
-        return top1, top5
+            top1_CS.index_add_(0, y_B, (before_BS < 1).long())
+            top5_CS.index_add_(0, y_B, (before_BS < 5).long())
+            count_C += torch.bincount(y_B, minlength=self.num_classes)
+        finite_S, count_C = self.finite().cpu(), count_C.cpu()
+        top1_CS, top5_CS = top1_CS.cpu() * finite_S, top5_CS.cpu() * finite_S
+        occurs = count_C > 0
+        per_class_CS = top1_CS[occurs].double() / count_C[occurs, None]
+        return Accuracies(
+            (top1_CS.sum(dim=0).double() / count_C.sum()).tolist(),
+            (top5_CS.sum(dim=0).double() / count_C.sum()).tolist(),
+            per_class_CS.mean(dim=0).tolist(),
+        )
 
     def finite(self) -> Tensor:
         """Which members have not diverged, [S]."""

@@ -41,6 +41,14 @@ def matched_accuracy(truth: Labels, clusters: Labels) -> float:
     return int(counts[rows, columns].sum()) / len(truth)
 
 
+def mean_per_class(truth: Labels, right: NDArray[np.bool_]) -> float:
+    """Mean over the classes that occur in the truth [N] of the share of their images that are right [N]."""
+    counts = np.bincount(truth)
+    hits = np.bincount(truth[right], minlength=len(counts))
+    occurs = counts > 0
+    return float(np.mean(hits[occurs] / counts[occurs]))
+
+
 def average_precision(shown: NDArray[np.bool_], scores: NDArray[np.floating[Any]]) -> tuple[float, float]:
     """Average precision of one class in the two ways of PASCAL VOC.
 

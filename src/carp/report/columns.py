@@ -22,7 +22,16 @@ _OTHER_DATA = {
     "voc0712": "VOC07+12",
     AVERAGE: "Average",
 }
-_WORDS = {"top1": "top-1", "top5": "top-5", "map": "mAP", "ap": "AP", "ap50": "AP50", "ap75": "AP75"}
+_PER_CLASS = "mean_per_class"
+_WORDS = {
+    "top1": "top-1",
+    "top5": "top-5",
+    _PER_CLASS: "mean per class",
+    "map": "mAP",
+    "ap": "AP",
+    "ap50": "AP50",
+    "ap75": "AP75",
+}
 _CAPITALS = frozenset({"nmi", "ami", "ari"})
 # What the paper's tables show; a protocol that has other values too shows them with --all only.
 _HEADLINE = {
@@ -53,15 +62,23 @@ class Column:
 
     @property
     def is_headline(self) -> bool:
-        """Whether the paper's tables show it."""
-        return re.fullmatch(_HEADLINE.get(self.protocol, ""), self.metric) is not None
+        """Whether the paper's tables show it, or the literature beside top-1: mean per class, on some data sets."""
+        row = BY_NAME.get(self.data)
+        literature = row is not None and row.metric == "mean per-class"
+        metric = self.metric.replace(_PER_CLASS, "top1") if literature else self.metric
+        return re.fullmatch(_HEADLINE.get(self.protocol, ""), metric) is not None
 
     @property
     def words(self) -> tuple[str, ...]:
         """The name of the value in words: `top1_k20` is top-1 and k = 20."""
         if not self.is_share:
             return (self.metric.replace("_", " "),)
-        return tuple(_word(part) for part in self.metric.split("_"))
+        return tuple(_word(part) for part in self.parts)
+
+    @property
+    def parts(self) -> list[str]:
+        """The name of the value taken apart: `mean_per_class_k20` is `mean_per_class` and `k20`."""
+        return re.findall(rf"{_PER_CLASS}|[^_]+", self.metric)
 
     def __str__(self) -> str:
         return f"{self.protocol} {self.data} {self.metric}"
@@ -136,16 +153,16 @@ def _data_title(name: str) -> str:
 
 def _place(column: Column) -> tuple[object, ...]:
     protocols, data = list(PROTOCOLS), [*(row.name for row in DATASETS), *_OTHER_DATA]
-    metrics = ["nmi", "ami", "ari", "map", "top1", "top5", "medium", "hard", "ap", "ap50", "ap75"]
+    metrics = ["nmi", "ami", "ari", "map", "top1", "top5", _PER_CLASS, "medium", "hard", "ap", "ap50", "ap75"]
     numbers = [int(n) for n in re.findall(r"(?<=[kn])\d+", column.metric)] or [10**9]  # `full` comes behind n = 16
     return (
         _index(protocols, column.protocol),
         column.protocol,
         _index(data, column.data),
         column.data,
-        [_index(metrics, word) for word in column.metric.split("_") if not re.fullmatch(r"[kn]\d+", word)][:1],
+        [_index(metrics, word) for word in column.parts if not re.fullmatch(r"[kn]\d+", word)][:1],
         numbers,
-        [_index(metrics, word) for word in column.metric.split("_")],
+        [_index(metrics, word) for word in column.parts],
         column.metric,
     )
 
