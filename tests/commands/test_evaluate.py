@@ -48,13 +48,21 @@ def test_eval_with_other_classes(cli: Cli, run: Path, labelled: Path, tmp_path: 
 def test_eval_with_more_neighbours_than_images_is_refused_before_anything_is_encoded(
     cli: Cli, run: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("extract", "raw_pixels"):
-        monkeypatch.setattr(f"carp.commands.evaluate.{name}", lambda *_, **__: pytest.fail("something was encoded"))
+    monkeypatch.setattr("carp.commands.evaluate.store_features", lambda *_, **__: pytest.fail("something was encoded"))
     words = ["eval", "knn", run, "--data", labelled, "--baselines"]
-    assert_one_line(cli(*words, "--k", 66), "k = 66", "67 images", "received 66", "Lower k")
-    assert_one_line(cli(*words, "--k", 67, "--test", labelled), "k = 67", "67 images", "received 66", "Lower k")
+    assert_one_line(cli(*words, "k=66"), "k = 66", "67 images", "received 66", "Lower k")
+    assert_one_line(cli(*words, "k=[5,67]", "--test", labelled), "k = 67", "67 images", "received 66", "Lower k")
     with pytest.raises(carp.errors.DataError, match=r"k must be at least 1, received 0\."):
         carp.evaluate("knn", run, labelled, k=0)
+
+
+def test_a_small_bank_takes_the_usual_numbers_of_neighbours_that_it_has(
+    run: Path, labelled: Path, tmp_path: Path
+) -> None:
+    assert carp.evaluate("knn", run, labelled, out=tmp_path).settings["k"] == [10, 20]
+    few = write_images(tmp_path / "few", tiny_images(6), classes=2)
+    assert carp.evaluate("knn", run, few, out=tmp_path).settings["k"] == [5]
+    assert carp.evaluate("knn", run, few, test=few, out=tmp_path).settings["k"] == [6]
 
 
 def test_eval_shows_how_far_it_is_and_python_does_not_unless_asked(
@@ -65,34 +73,117 @@ def test_eval_shows_how_far_it_is_and_python_does_not_unless_asked(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    copy = Path(shutil.copytree(run, tmp_path / "run"))
     monkeypatch.setattr("carp.training.display._SECONDS_BETWEEN_LINES", 0.0)
-    code, _, err = cli("eval", "knn", copy, "--data", labelled, "--baselines", "--k", 5)
+    words = ["eval", "knn", run, "--data", labelled, "k=5", "--out"]
+    code, _, err = cli(*words, tmp_path / "first", "--baselines")
     assert code == 0, err
-    names = ["raw pixels", "untrained encoder", "student", "teacher"]
+    names = ["student", "teacher", "raw pixels", "untrained"]
     assert err.splitlines() == [f"{name}, {labelled}: 66/66  0:00:00 left" for name in names]
-    carp.evaluate("knn", copy, labelled, k=5)
+    assert cli(*words, tmp_path / "first")[2] == "", "all features are there"
+    carp.evaluate("knn", run, labelled, k=5, out=tmp_path / "second")
     assert capsys.readouterr() == ("", "")
-    carp.evaluate("knn", copy, labelled, k=5, quiet=False)
-    assert "student, " in capsys.readouterr().err
+    carp.evaluate("knn", run, labelled, k=5, out=tmp_path / "third", quiet=False)
+    assert "teacher, " in capsys.readouterr().err
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
-    assert "66/66" in cli("eval", "knn", copy, "--data", labelled, "--k", 5)[2]
-    carp.evaluate("knn", copy, labelled, k=5)
-    assert capsys.readouterr() == ("", "")
+    assert "66/66" in cli(*words, tmp_path / "fourth")[2]
 
 
-def test_eval_with_a_temperature_of_zero(cli: Cli, run: Path, labelled: Path) -> None:
-    assert_one_line(cli("eval", "knn", run, "--data", labelled, "--temperature", 0), "temperature", "received 0")
+def test_eval_with_bad_settings(cli: Cli, run: Path, labelled: Path) -> None:
+    words = ["eval", "knn", run, "--data", labelled]
+    assert_one_line(cli(*words, "temperature=0"), "temperature", "received 0")
+    assert_one_line(cli(*words, "temperatur=1"), "no setting 'temperatur'", "Did you mean 'temperature'?")
+    assert_one_line(cli(*words, "temperature=warm"), "temperature must be a valid number", "'warm'")
+    assert_one_line(cli(*words, "--temperature", "1"), "settings are written key=value, here temperature=1")
+    assert_one_line(cli(*words, "--basline"), "no option '--basline'", "Did you mean '--baselines'?")
+    assert_one_line(cli(*words, "--branch", "techer"), "Did you mean 'teacher'?")
+    assert_one_line(cli(*words, "--layer", "layer9"), "no layer 'layer9'", "layer1")
+    assert_one_line(cli(*words, "--precision", "half"), "precision must be fp32 or bf16", "'half'")
+    assert_one_line(cli("eval", "knn", run), "--data is missing")
+    assert_one_line(cli("eval", "knn", "k=5", "--data", labelled), "no stored features", "run folder")
+    assert_one_line(cli("eval", "all", run, "k=5", "--data", labelled), "'all' takes no settings")
 
 
 def test_eval_writes_and_prints_what_it_found(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(run, tmp_path / "run"))
-    code, out, err = cli("eval", "knn", copy, "--data", labelled, "--baselines", "--k", 5)
+    code, out, err = cli("eval", "knn", run, "--data", labelled, "--baselines", "k=5", "--out", tmp_path)
     assert code == 0, err
-    result = json.loads((copy / "results" / "knn.json").read_text())
-    assert list(result["values"]) == ["raw pixels", "untrained encoder", "student", "teacher"]
-    for name, value in result["values"].items():
-        assert 0 <= value <= 1
-        assert name in out
-        assert f"{100 * value:.1f}" in out
-    assert result["settings"]["k"] == 5
+    results = [json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")]
+    assert {result["model"]["branch"] for result in results} == {"raw pixels", "untrained", "student", "teacher"}
+    for result in results:
+        assert result["settings"] == {
+            "size": 32, "precision": "fp32", "k": [5], "temperature": 0.07, "leave_one_out": True
+        }  # fmt: skip
+        assert result["data"]["train"] == str(labelled)
+        assert result["data"]["test"] == "leave one out"
+        assert result["versions"]["carp"] == carp.__version__
+        assert len(result["model"]["hash"]) == 64
+        assert result["model"]["branch"] in out
+        for value in result["values"].values():
+            assert 0 <= value <= 1
+            assert f"{100 * value:.1f}" in out
+
+
+def test_other_settings_write_another_file_and_the_same_settings_the_same(
+    cli: Cli, run: Path, labelled: Path, tmp_path: Path
+) -> None:
+    for k, count in ((5, 1), (5, 1), (6, 2)):
+        assert cli("eval", "knn", run, "--data", labelled, f"k={k}", "--branch", "student", "--out", tmp_path)[0] == 0
+        assert len(list((tmp_path / "results").iterdir())) == count
+
+
+def test_a_second_protocol_extracts_nothing(
+    run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carp.evaluate("knn", run, labelled, out=tmp_path)
+    monkeypatch.setattr("carp.features.encoder.feature_batches", lambda *_, **__: pytest.fail("something was encoded"))
+    carp.evaluate("kmeans", run, labelled, out=tmp_path, redos=1, seeds=0)
+    with pytest.raises(pytest.fail.Exception, match="something was encoded"):
+        carp.evaluate("kmeans", run, labelled, branch="student", out=tmp_path, redos=1, seeds=0)
+
+
+def test_all_shows_every_protocol_that_the_data_allow(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
+    code, out, err = cli("eval", "all", run, "--data", labelled, "--test", labelled, "--out", tmp_path)
+    assert code == 0, err
+    for word in ("k-NN, top-1, k = 20", "k-means, NMI", "Linear, top-1", "Few-shot, top-1, n = 16"):
+        assert word in out
+    assert len(list((tmp_path / "results").iterdir())) == 8
+
+
+def test_stored_features_are_evaluated_without_the_encoder(
+    cli: Cli, run: Path, labelled: Path, flat: Path, tmp_path: Path
+) -> None:
+    for name, data in (("labelled", labelled), ("flat", flat)):
+        code, out, err = cli("embed", run, "--data", data, "--out", tmp_path / name)
+        assert code == 0, err
+        assert "images × 16" in out
+    code, out, _ = cli("eval", "knn", "k=5", "--data", tmp_path / "labelled", "--out", tmp_path / "out")
+    assert code == 0
+    assert f"{100 * carp.evaluate('knn', run, labelled, k=5, out=tmp_path).values['top1@5']:.1f}" in out
+    assert_one_line(cli("eval", "knn", "--data", tmp_path / "flat"), "have no labels")
+    assert_one_line(cli("embed", run, "--data", labelled, "--out", tmp_path / "flat"), "other features", str(flat))
+
+
+def test_embed_takes_other_outputs_and_writes_other_formats(
+    cli: Cli, run: Path, labelled: Path, tmp_path: Path
+) -> None:
+    words = ["embed", run, "--data", labelled, "--out"]
+    assert "66 images × 16" in cli(*words, tmp_path / "a", "--layer", "projector", "--format", "csv")[1]
+    assert (tmp_path / "a" / "features.csv").read_text().count("\n") == 67
+    assert "66 images × 8" in cli(*words, tmp_path / "b", "--layer", "layer1", "--size", 48, "--format", "parquet")[1]
+    assert (tmp_path / "b" / "features.parquet").exists()
+    assert_one_line(cli(*words, tmp_path / "c", "--format", "xls"), "no format 'xls'", "npy, parquet, csv")
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_test_part_may_lack_classes_and_may_not_have_others(run: Path, labelled: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    for name in ("class-1", "class-2"):
+        shutil.copytree(labelled / name, part / name)
+    assert carp.evaluate("knn", run, labelled, test=part, k=1, out=tmp_path).values["top1@1"] == 1.0
+    with pytest.raises(carp.errors.DataError, match=r"different classes: 'class-0' is only in"):
+        carp.evaluate("knn", run, part, test=labelled, k=1, out=tmp_path)
+
+
+def test_linear_and_few_shot_hold_out_a_fifth_without_test_images(run: Path, labelled: Path, tmp_path: Path) -> None:
+    result = carp.evaluate("few-shot", run, labelled, shots=["full"], out=tmp_path)
+    assert result.data["test"] == "20% of every class, held out"
+    assert result.details["full"][0]["images"] == 66 - 12  # of 22 images of a class four are held out

@@ -67,7 +67,7 @@ def test_source_and_prefix_from_the_command_line(tmp_path, recipe, cli: Cli):
         "train", listed, "--recipe", recipe, "--out", tmp_path / "run", "source=list", "--val", f"list:{listed}"
     )
     assert code == 0, err
-    code, _, err = cli("eval", "knn", tmp_path / "run", "--data", f"list:{listed}", "--k", "3")
+    code, _, err = cli("eval", "knn", tmp_path / "run", "--data", f"list:{listed}", "k=3")
     assert code == 0, err
     code, out, err = cli("train", f"list:{listed}", "--recipe", recipe, "--dry-run")
     assert code == 0, err
@@ -82,5 +82,5 @@ def test_root_and_download_reach_validation_and_evaluation(tmp_path, recipe, cli
     name, root = "torchvision:EuroSAT", f"root={tmp_path / 'data'}"
     code, _, err = cli("train", name, "--recipe", recipe, "--out", tmp_path / "run", root, "--val", name)
     assert code == 0, err
-    code, _, err = cli("eval", "knn", tmp_path / "run", "--data", name, "--k", "3")
+    code, _, err = cli("eval", "knn", tmp_path / "run", "--data", name, "k=3")
     assert code == 0, err

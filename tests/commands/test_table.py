@@ -143,7 +143,7 @@ def test_the_newest_of_two_results_is_shown_with_a_note(cli: Cli, two: list[Path
 def test_files_without_a_date_go_by_their_time(cli: Cli, tmp_path: Path) -> None:
     for name, value, time in (("new", 0.6, 2_000_000_000), ("old", 0.5, 1_000_000_000)):
         path = tmp_path / f"{name}.json"
-        path.write_text(json.dumps({"protocol": "knn", "values": {"teacher": value}, "settings": {"run": "r", "k": 5}}))
+        path.write_text(json.dumps({"protocol": "knn", "values": {"top1@5": value}}))
         os.utime(path, (time, time))
     assert "60.0" in cli("table", tmp_path, "--format", "md")[1]
 
@@ -151,12 +151,14 @@ def test_files_without_a_date_go_by_their_time(cli: Cli, tmp_path: Path) -> None
 def test_what_carp_eval_wrote(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
     copy = tmp_path / "birds"
     shutil.copytree(run, copy)
-    assert cli("eval", "knn", copy, "--data", labelled, "--k", "5")[0] == 0
-    values = json.loads((copy / "results" / "knn.json").read_text())["values"]
+    assert cli("eval", "knn", copy, "--data", labelled, "k=5")[0] == 0
+    found = [json.loads(path.read_text()) for path in (copy / "results").glob("knn-*.json")]
+    values = {result["model"]["branch"]: result["values"]["top1@5"] for result in found}
+    assert values.keys() == {"student", "teacher"}
     code, out, err = cli("table", copy, "--format", "md")
     assert (code, err) == (0, "")
     for name, value in values.items():
-        assert re.search(rf"\| birds \({name}\) \| \W*{100 * value:.1f}\W", out)
+        assert re.search(rf"\| birds \({name}\) \| 2 \| .*{100 * value:.1f}\W", out)
 
 
 # Mistakes

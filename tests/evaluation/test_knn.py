@@ -51,7 +51,7 @@ def plain(
 @pytest.mark.parametrize("shape", [(700, 90, 16, 10), (2500, 65, 33, 40), (51, 7, 3, 3)])
 def test_equals_the_plain_loops(shape: tuple[int, int, int, int]) -> None:
     data = make(*shape)
-    values = knn(*data, ks=KS).values
+    values = knn(*data, k=KS).values
     for k in KS:
         top1, top5, per_class = plain(*data, k)
         assert values[f"top1@{k}"] == top1
@@ -73,16 +73,16 @@ def test_leave_one_out_equals_the_plain_loops() -> None:
 
 def test_without_queries_every_image_is_left_out_in_turn() -> None:
     bank, labels, queries, truth = make(600, 9, 16, 10)
-    found = knn(bank, labels, None, None, ks=(1, 20, 599))
+    found = knn(bank, labels, None, None, k=(1, 20, 599))
     assert found.settings["leave_one_out"]
     for k in (1, 20, 599):
         top1, top5, per_class = plain(bank, labels, bank, labels, k, leave_one_out=True)
         assert (found.values[f"top1@{k}"], found.values[f"top5@{k}"]) == (top1, top5)
         assert found.values[f"mean_per_class@{k}"] == pytest.approx(per_class, abs=1e-12)
         assert top1 != pytest.approx(per_class, abs=1e-3), "classes of different size must matter"
-    assert knn(bank, labels, queries, truth, ks=(1, 20, 599)).values.keys() == found.values.keys()
+    assert knn(bank, labels, queries, truth, k=(1, 20, 599)).values.keys() == found.values.keys()
     with pytest.raises(DataError, match="needs at least 601 images in the bank, received 600"):
-        knn(bank, labels, None, None, ks=(600,))
+        knn(bank, labels, None, None, k=(600,))
     with pytest.raises(DataError, match="labels of queries without their features"):
         knn(bank, labels, None, truth)
 
@@ -90,14 +90,14 @@ def test_without_queries_every_image_is_left_out_in_turn() -> None:
 def test_several_labels_per_image_are_for_another_protocol() -> None:
     bank, labels, queries, truth = make(60, 9, 16, 10)
     with pytest.raises(DataError, match=r"received an array of shape \(60, 10\)\. For several labels .* few-shot"):
-        knn(bank, np.eye(10, dtype=np.int64)[labels], queries, truth, ks=(5,))
+        knn(bank, np.eye(10, dtype=np.int64)[labels], queries, truth, k=(5,))
     with pytest.raises(DataError, match=r"one label per image, received labels of shape \(60, 10\)"):
         knn_leave_one_out(bank, np.eye(10, dtype=np.int64)[labels])
 
 
 def test_the_whole_bank_may_vote() -> None:
     data = make(40, 20, 5, 7)
-    assert knn(*data, ks=(40,)).values["top1@40"] == plain(*data, 40)[0]
+    assert knn(*data, k=(40,)).values["top1@40"] == plain(*data, 40)[0]
 
 
 def test_tiles_do_not_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_tiles_do_not_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setattr(module, "_SELECT_AT_A_TIME", 16)
     parts = module._neighbours(mapped, norms(mapped), queries, 50, leave_one_out=False)
     assert torch.equal(module._read_key(parts)[1], module._read_key(whole)[1])
-    assert knn(mapped, labels, queries, truth, ks=KS).values["top1@20"] == plain(bank, labels, queries, truth, 20)[0]
+    assert knn(mapped, labels, queries, truth, k=KS).values["top1@20"] == plain(bank, labels, queries, truth, 20)[0]
 
 
 @pytest.mark.parametrize(("num_bank", "num_queries", "num_features"), [(10, 5, 7), (300, 130, 17), (3000, 700, 64)])
@@ -142,18 +142,18 @@ def test_equal_images_everywhere() -> None:
     labels = np.repeat([1, 0], 1000)
     keys = module._neighbours(bank, norms(bank), bank[:3], 200, leave_one_out=False)
     assert module._read_key(keys)[1].tolist() == [list(range(200))] * 3
-    assert knn(bank, labels, bank[:3], np.array([1, 1, 0]), ks=(1, 200)).values["top1@200"] == 2 / 3
+    assert knn(bank, labels, bank[:3], np.array([1, 1, 0]), k=(1, 200)).values["top1@200"] == 2 / 3
 
 
 def test_equal_votes_go_to_the_lower_class() -> None:
     bank = np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)
     queries = np.array([[1, 0], [1, 0]], dtype=np.float32)
-    assert knn(bank, np.array([2, 1, 0]), queries, np.array([1, 2]), ks=(2,)).values["top1@2"] == 0.5
+    assert knn(bank, np.array([2, 1, 0]), queries, np.array([1, 2]), k=(2,)).values["top1@2"] == 0.5
 
 
 def test_a_class_without_a_vote_is_never_right() -> None:
     bank = np.eye(8, dtype=np.float32)
-    values = knn(bank, np.arange(8), bank[:1], np.array([7]), ks=(1, 8)).values
+    values = knn(bank, np.arange(8), bank[:1], np.array([7]), k=(1, 8)).values
     assert values["top5@1"] == 0  # only class 0 has a vote
     assert values["top5@8"] == 0  # six equals stand before class 7
 
@@ -172,9 +172,9 @@ def test_a_vector_of_zeros_is_similar_to_nothing() -> None:
     data = make(60, 20, 5, 7)
     data[0][5] = 0
     data[2][3] = 0
-    assert 0 <= knn(*data, ks=(10,)).values["top1@10"] <= 1
+    assert 0 <= knn(*data, k=(10,)).values["top1@10"] <= 1
 
 
 def test_a_small_temperature_is_the_nearest_neighbour() -> None:
     data = make(300, 50, 8, 6)
-    assert knn(*data, ks=(30,), temperature=1e-4).values["top1@30"] == knn(*data, ks=(1,)).values["top1@1"]
+    assert knn(*data, k=(30,), temperature=1e-4).values["top1@30"] == knn(*data, k=(1,)).values["top1@1"]

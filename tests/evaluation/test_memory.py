@@ -26,7 +26,7 @@ resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))  # counts what is alloc
 
 one = {"optimisers": ("sgd",), "lrs": (0.1,), "weight_decays": (0,), "epochs": 1}
 protocols = {
-    "knn": lambda: knn(mapped, labels, mapped[:500], labels[:500], ks=(10, 20)),
+    "knn": lambda: knn(mapped, labels, mapped[:500], labels[:500], k=(10, 20)),
     "linear": lambda: linear_probe(mapped, labels, mapped, labels, **one),
     "few-shot": lambda: few_shot(mapped, labels, mapped, labels, shots=(16,), runs=1),
     "few-shot with several labels": lambda: few_shot(mapped, several, mapped, several, shots=(4,), runs=1),

@@ -16,7 +16,7 @@ import carp
 from carp.data.memory import hold_in_memory
 from carp.data.source import ArraySource, FolderSource, Source
 from carp.errors import DataError, UnreadableImageError
-from carp.features.extract import extract, raw_pixels
+from carp.features.extract import extract
 from tests.helpers import TINY, tiny_images, write_images, write_recipe
 
 CPU = torch.device("cpu")
@@ -57,7 +57,6 @@ def test_features_are_those_of_the_readable_images(
     assert [bad.index for bad in found.unreadable] == BAD
     expected = extract(Mean(), everything, size=32, device=CPU, batch_size=4)
     np.testing.assert_array_equal(found.features, expected.features[good])
-    np.testing.assert_array_equal(raw_pixels(source, size=32).features, raw_pixels(everything, size=32).features[good])
     assert done[-1] == (24, 24)
     assert expected.note() is None
     first = sorted(damaged.glob("*/*.png"))[4]
@@ -108,25 +107,14 @@ def test_evaluation_leaves_bad_images_out_and_says_so_once(
     for index, path in enumerate(sorted(kept.glob("*/*.png"))):
         if index in BAD:
             path.unlink()
-    ours = carp.evaluate("knn", run, damaged, baselines=True, k=3, quiet=False)
-    err = capsys.readouterr().err
-    assert err.count("warning: 5 of 24 images of") == 1
-    assert ours.values == carp.evaluate("knn", run, kept, baselines=True, k=3).values
+    ours = carp.evaluate("knn", run, damaged, k=3, quiet=False)
+    assert capsys.readouterr().err.count("warning: 5 of 24 images of") == 1
+    assert ours.values == carp.evaluate("knn", run, kept, k=3).values
     with pytest.warns(UserWarning, match="5 of 24 images of .* are left out") as warned:
         ours = carp.evaluate("knn", run, kept, test=damaged, k=3)
     assert len(warned) == 1
-    assert ours.settings["left_out"] == {str(damaged): 5}
+    assert ours.data["left_out"] == {str(damaged): 5}
     assert ours.values == carp.evaluate("knn", run, kept, test=kept, k=3).values
-
-
-def test_evaluation_loads_every_encoder_once(run: Path, damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-    real = carp.commands.evaluate.load
-    monkeypatch.setattr(
-        "carp.commands.evaluate.load", lambda run, branch, **more: loaded.append(branch) or real(run, branch, **more)
-    )
-    carp.evaluate("knn", run, damaged, test=damaged, k=3, quiet=False)
-    assert loaded == ["student", "teacher"]
 
 
 @pytest.mark.parametrize("size", [32, 72], ids=["small images", "photographs"])

@@ -73,16 +73,6 @@ def test_different_weights_of_one_name_are_told_apart() -> None:
     assert not notes
 
 
-def test_the_features_of_a_run_are_rows() -> None:
-    settings = {"k": 20, "run": "runs/cifar", "bank": "cifar10/train"}
-    rows, cells, _ = join([at("x", Result("knn", {"raw pixels": 0.3, "teacher": 0.9}, settings))])
-    assert [row.name for row in rows] == ["cifar (raw pixels)", "cifar (teacher)"]
-    assert cells[rows[1], K20] == Value(90.0)
-    other = Result("knn", {"teacher": 0.8}, {**settings, "run": "old/cifar"})
-    rows, _, _ = join([at("x", Result("knn", {"teacher": 0.9}, settings)), at("y", other)])
-    assert [row.name for row in rows] == ["cifar (teacher) [runs/cifar]", "cifar (teacher) [old/cifar]"]
-
-
 def test_marks_go_by_the_number_that_is_shown() -> None:
     rows = tuple(Row(name) for name in "abcde")
     numbers = (90.04, 90.01, 80.0, 70.0, 99.0)

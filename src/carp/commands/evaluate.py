@@ -97,6 +97,7 @@ def evaluate(
             "train": train.origin.data["name"],
             "test": how,
             "fingerprints": [part.origin.data["fingerprint"] for part in (train, tested)],
+            "left_out": {part.origin.data["name"]: part.left_out for part in (train, tested) if part.left_out},
         },
         model=train.origin.model,
         versions=versions(),
@@ -153,6 +154,8 @@ class _Labelled:
     labels: Labels | None
     classes: tuple[str, ...]
     origin: Origin
+    left_out: int
+    """Images that cannot be read."""
 
     def rows(self, chosen: NDArray[np.bool_]) -> "_Labelled":
         assert self.features is not None
@@ -202,15 +205,17 @@ class _Inputs:
 
     def take(self, data: Source | _Stored) -> _Labelled:
         """Their features: stored, found, or extracted now."""
-        store = data.store if isinstance(data, _Stored) else self._extract(data)
-        return _Labelled(store.features, store.labels, store.classes, store.origin)
+        store, origin = (data.store, data.store.origin) if isinstance(data, _Stored) else self._extract(data)
+        return _Labelled(store.features, store.labels, store.classes, origin, len(store.unreadable))
 
-    def _extract(self, source: Source) -> Store:
+    def _extract(self, source: Source) -> tuple[Store, Origin]:
+        """The origin is that of now: a run that was moved has another name than when its features were extracted."""
         assert self.encoder is not None
         assert self.model is not None
-        key = self.encoder.origin(source, self.precision).key()
-        folder = Path(self.out or self.model) / FEATURES / key[:16]
-        return store_features(self.encoder, source, folder, self.display, precision=self.precision, model=self.model)
+        origin = self.encoder.origin(source, self.precision)
+        folder = Path(self.out or self.model) / FEATURES / origin.key()[:16]
+        store = store_features(self.encoder, source, folder, self.display, precision=self.precision, model=self.model)
+        return store, origin
 
 
 def _neighbours(settings: dict[str, Any], bank: int, *, leave_one_out: bool) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def knn(
     queries: Features | None,
     query_labels: Labels | None,
     *,
-    ks: Sequence[int] = (10, 20, 100, 200),
+    k: Sequence[int] = (10, 20, 100, 200),
     temperature: float = 0.07,
 ) -> Result:
     """Classify queries [Q, F] by their nearest in the bank [M, F], for several k at once.
@@ -48,25 +48,26 @@ def knn(
         `top1@k` for every k, with more than five classes `top5@k`: shares of queries; `mean_per_class@k`: the mean over
         the classes of the queries of their shares.
     """
-    if not ks:
+    if not k:
         raise DataError("k-NN needs at least one k, received none.")
+    ks = sorted(set(k))
     alone = queries is None
     if queries is None:
         if query_labels is not None:
             raise DataError("k-NN received labels of queries without their features: give both, or neither.")
         queries, query_labels = bank, bank_labels
-    for k in ks:
-        check_neighbours(k, len(bank), leave_one_out=alone)
+    for each in ks:
+        check_neighbours(each, len(bank), leave_one_out=alone)
     _check_temperature(temperature)
     bank_norms, query_norms = check_pair(bank, queries)
     labels, truth, num_classes = check_classes(bank, bank_labels, queries, query_labels)
     keys_QK = _neighbours(bank, bank_norms, queries, max(ks), leave_one_out=alone)
-    places = _places(keys_QK, query_norms, labels, truth, sorted(set(ks)), temperature, num_classes)
-    values = {f"top1@{k}": float((place_Q < 1).mean()) for k, place_Q in places.items()}
+    places = _places(keys_QK, query_norms, labels, truth, ks, temperature, num_classes)
+    values = {f"top1@{n}": float((place_Q < 1).mean()) for n, place_Q in places.items()}
     if num_classes > 5:
-        values |= {f"top5@{k}": float((place_Q < 5).mean()) for k, place_Q in places.items()}
-    values |= {f"mean_per_class@{k}": mean_per_class(truth, place_Q < 1) for k, place_Q in places.items()}
-    settings = {"k": sorted(set(ks)), "temperature": temperature, "leave_one_out": alone}
+        values |= {f"top5@{n}": float((place_Q < 5).mean()) for n, place_Q in places.items()}
+    values |= {f"mean_per_class@{n}": mean_per_class(truth, place_Q < 1) for n, place_Q in places.items()}
+    settings = {"k": ks, "temperature": temperature, "leave_one_out": alone}
     return Result("knn", values, settings)
 
 

@@ -20,9 +20,7 @@ class Result:
     """Named values (shares between 0 and 1) and what made them.
 
     `spread` holds, under the same names, the deviation of those values that are means over several runs; `details`
-    whatever lies behind the values: the runs one by one, the members of a grid, the counts of empty clusters. Where
-    `model` is empty and the settings name a `run`, the values are named after the features of that run (`student`, `raw
-    pixels`).
+    whatever lies behind the values: the runs one by one, the members of a grid, the counts of empty clusters.
     """
 
     protocol: str

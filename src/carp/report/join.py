@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 from carp.evaluation.result import Result
 from carp.report.columns import AVERAGE, Column, column_of
@@ -123,10 +122,6 @@ def _values(result: Result) -> Iterable[tuple[Row, Column, Value]]:
 
 def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:
     model = result.model
-    if not model and "run" in result.settings:  # the values of one run, named after its features
-        run = str(result.settings["run"])
-        k = result.settings.get("k")
-        return Row(f"{PurePath(run).name} ({name})", key=run), "top1" if k is None else f"top1_k{k}"
     branch = model.get("branch")
     title = str(model.get("name") or model.get("hash") or "model")
     epochs = model.get("epochs")
@@ -138,7 +133,7 @@ def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:
 
 
 def _data(result: Result) -> str:
-    for place in (result.data.get("name"), result.data.get("train"), result.settings.get("bank")):
+    for place in (result.data.get("name"), result.data.get("train")):
         if place:
             return str(place)
     return "data"
