@@ -10,10 +10,12 @@ from carp._version import __version__
 
 if TYPE_CHECKING:
     from carp.commands.check_data import DataCheck, check_data
+    from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
     from carp.commands.train import train
     from carp.evaluation.result import Result
     from carp.features.encoder import Encoder, load
+    from carp.features.store import Store
     from carp.model.loss import LossTerms, carp_loss, reference_loss
     from carp.model.partition import random_partition
     from carp.run_folder import Run
@@ -24,8 +26,10 @@ _HOMES = {
     "LossTerms": "carp.model.loss",
     "Result": "carp.evaluation.result",
     "Run": "carp.run_folder",
+    "Store": "carp.features.store",
     "carp_loss": "carp.model.loss",
     "check_data": "carp.commands.check_data",
+    "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
     "load": "carp.features.encoder",
     "random_partition": "carp.model.partition",
@@ -39,9 +43,11 @@ __all__ = [
     "LossTerms",
     "Result",
     "Run",
+    "Store",
     "__version__",
     "carp_loss",
     "check_data",
+    "embed",
     "evaluate",
     "load",
     "random_partition",
