@@ -12,6 +12,7 @@ import pytest
 
 import carp
 from carp.config import check_keys, parse_overrides
+from carp.evaluation.protocols import PROTOCOLS, check_settings, settings_of
 from tests.commands.conftest import Cli
 from tests.helpers import TINY, tiny_images, write_images
 
@@ -60,8 +61,13 @@ def test_settings_of_the_commands_are_valid_as_written() -> None:
     inline = [word for word in re.findall(r"`(\w+=[^`]+)`", README) if word != "key=value"]
     assert words
     assert inline
+    protocols = {key: name for name in PROTOCOLS for key in settings_of(name)}
     for text in (*words, *inline):
-        check_keys(parse_overrides(text.split()))
+        overrides = parse_overrides(text.split())
+        ours = {key: value for key, value in overrides.items() if key in protocols}
+        for key, value in ours.items():
+            check_settings(protocols[key], {key: value})
+        check_keys({key: value for key, value in overrides.items() if key not in ours})
 
 
 def test_every_command_in_the_text_exists(cli: Cli) -> None:
