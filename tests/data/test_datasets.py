@@ -9,7 +9,7 @@ import pytest
 import torchvision.datasets
 from PIL import Image
 
-from carp.data.datasets import BY_NAME, DATASETS, Dataset, find
+from carp.data.datasets import BY_NAME, DATASETS, Dataset, Subset, find
 from carp.data.named_sets import look
 from tests.helpers import tiny_images, write_images
 
@@ -87,6 +87,16 @@ def small(name: str, train: int, test: int, classes: int) -> Dataset:
     """A row as if the data set were as small as what a test can write."""
     row = BY_NAME[name]
     return replace(row, train=replace(row.train, images=train), test=replace(row.test, images=test), classes=classes)
+
+
+def resize_row(
+    monkeypatch: pytest.MonkeyPatch, name: str, train: int, test: int, classes: int, **lists: Subset
+) -> None:
+    """Put such a row into the table."""
+    row = small(name, train, test, classes)
+    row = replace(row, lists=lists) if lists else row
+    monkeypatch.setattr("carp.data.datasets.DATASETS", tuple(row if r.name == name else r for r in DATASETS))
+    monkeypatch.setitem(BY_NAME, name, row)
 
 
 def test_folders_of_classes_are_present(tmp_path: Path) -> None:

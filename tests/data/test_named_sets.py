@@ -6,6 +6,7 @@ import pickle
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ import pytest
 from PIL import Image
 
 from carp.data.check import scan
-from carp.data.datasets import BY_NAME, DATASETS
+from carp.data.datasets import BY_NAME
 from carp.data.listed_parts import VOC_CLASSES
 from carp.data.named_sets import counterpart, look
 from carp.data.part import Part
 from carp.data.source import ArraySource, keep_index, open_source, read, single_labels
 from carp.errors import DataError
 from tests.data.layouts import LAYOUTS, PARTS, grey
-from tests.data.test_datasets import small
+from tests.data.test_datasets import resize_row
 from tests.helpers import tiny_images, write_images
 
 pytest.importorskip("scipy.io", reason="SciPy is not installed")
@@ -31,14 +32,7 @@ DATA = Path(os.environ.get("CARP_TEST_DATA", "data"))
 @pytest.fixture
 def resize(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let the table say that a data set is as small as the tree of a test."""
-
-    def resize(name: str, train: int, test: int, classes: int, **lists: Any) -> None:
-        row = small(name, train, test, classes)
-        row = replace(row, lists=lists) if lists else row
-        monkeypatch.setattr("carp.data.datasets.DATASETS", tuple(row if r.name == name else r for r in DATASETS))
-        monkeypatch.setitem(BY_NAME, name, row)
-
-    return resize
+    return partial(resize_row, monkeypatch)
 
 
 def save(path: Path, pixels: np.ndarray) -> None:

@@ -111,20 +111,21 @@ def imagenet_part(train: FolderSource, listed: Path, *, name: str) -> FilesSourc
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read the list {listed}: {getattr(error, 'strerror', None) or error}.") from error
     paths = [f"{file.partition('_')[0]}/{file}" for file in names]
-    places = _places(train, set(paths))
+    places = _places(train, {os.fsencode(path) for path in paths})
     _all_there(paths, places, listed, train.root)
     assert train.labels is not None, "the folders of the classes are there"
     labels = train.labels[[places[path] for path in paths]]
     return FilesSource(train.root, paths, labels, train.classes, name=name)
 
 
-def _places(source: FolderSource, wanted: set[str]) -> dict[str, int]:
-    """Where these paths stand in a folder; a million paths are never held as texts at once."""
+def _places(source: FolderSource, wanted: set[bytes]) -> dict[str, int]:
+    """Where these paths stand in a folder; a million paths are never held at once."""
     found = {}
     for start in range(0, len(source), _PATHS_AT_A_TIME):
-        for place, path in enumerate(source.paths[start : start + _PATHS_AT_A_TIME], start):
+        places = np.arange(start, min(start + _PATHS_AT_A_TIME, len(source)))
+        for place, path in enumerate(source.paths.raw(places), start):
             if path in wanted:
-                found[path] = place
+                found[os.fsdecode(path)] = place
     return found
 
 
