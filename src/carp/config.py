@@ -89,10 +89,10 @@ class Config(BaseModel):
     seed: int = Field(0, ge=0, lt=2**63, description="Decides every random number of the run.")
 
     # Data
-    source: Literal["auto", "folder", "list", "tar", "parquet", "torchvision", "embedded"] = Field(
+    source: Literal["auto", "folder", "list", "tar", "parquet", "torchvision", "dataset", "embedded"] = Field(
         "auto", description="What the images are given as; auto looks at the path. docs/data.md has an example of each."
     )
-    root: str | None = Field(None, description="Folder of torchvision's data sets, for torchvision:NAME.")
+    root: str | None = Field(None, description="Folder of data sets, for torchvision:NAME and dataset:NAME.")
     download: bool = Field(False, description="Whether torchvision may fetch a data set that is not in root.")
     shuffle_buffer: int = Field(
         10_000,

@@ -8,7 +8,9 @@ import pytest
 
 import carp
 from carp.config import check_keys, parse_overrides
-from tests.commands.conftest import Cli
+from tests.commands.conftest import Cli, assert_one_line
+from tests.data.test_datasets import resize_row
+from tests.data.test_named_sets import write_voc
 from tests.data.test_tar_shards import write_shards
 from tests.helpers import assert_same_run, tiny_images, write_images, write_recipe
 
@@ -84,3 +86,29 @@ def test_root_and_download_reach_validation_and_evaluation(tmp_path, recipe, cli
     assert code == 0, err
     code, _, err = cli("eval", "knn", tmp_path / "run", "--data", name, "k=3")
     assert code == 0, err
+
+
+def test_data_sets_by_name_reach_every_command(tmp_path, recipe, cli: Cli, monkeypatch):
+    resize_row(monkeypatch, "cifar10", 64, 12, 2)
+    write_images(tmp_path / "data" / "cifar10" / "train", tiny_images(), classes=2)
+    write_images(tmp_path / "data" / "cifar10" / "test", tiny_images(12), classes=2)
+    words, root = ("dataset:cifar10", "dataset:cifar10:test"), f"root={tmp_path / 'data'}"
+    code, _, err = cli("train", words[0], "--recipe", recipe, "--out", tmp_path / "run", root, "--val", words[1])
+    assert code == 0, err
+    code, _, err = cli("eval", "knn", tmp_path / "run", "--data", words[0], "--test", words[1], "--k", "3")
+    assert code == 0, err
+    assert_one_line(cli("data", "check", "dataset:pets", root), "dataset:pets:train is not in", "carp datasets --root")
+
+
+def test_several_labels_are_counted_and_not_for_k_nn(tmp_path, recipe, cli: Cli, monkeypatch):
+    resize_row(monkeypatch, "voc07", 4, 4, 20)
+    write_images(tmp_path / "photos", tiny_images())
+    root = f"root={write_voc(tmp_path)}"
+    code, out, err = cli("data", "check", "dataset:voc07:test", root)
+    assert code == 0, err
+    assert "aeroplane: 1" in out
+    assert "chair: 0" in out  # a difficult one only
+    train = ("train", tmp_path / "photos", "--recipe", recipe, "--out", tmp_path / "run", root)
+    assert_one_line(cli(*train, "--val", "dataset:voc07"), "one label per image", "voc07:train has several", "few-shot")
+    assert cli(*train)[0] == 0
+    assert_one_line(cli("eval", "knn", tmp_path / "run", "--data", "dataset:voc07", "--k", "1"), "one label per image")

@@ -13,6 +13,7 @@ import pytest
 from carp.evaluation.result import Result
 from tests.commands.conftest import Cli
 from tests.commands.test_cli import assert_one_line
+from tests.data.test_datasets import write_dtd
 
 PETS = "torchvision:OxfordIIITPet:trainval"
 
@@ -220,16 +221,14 @@ def test_the_list_of_data_sets(cli: Cli) -> None:
 
 
 def test_what_is_below_a_root(cli: Cli, tmp_path: Path) -> None:
-    for part in ("train", "test"):
-        for i in range(10):
-            (tmp_path / "cifar10" / part / str(i)).mkdir(parents=True)
-    (tmp_path / "gtsrb").mkdir()
+    write_dtd(tmp_path)
+    (tmp_path / "gtsrb" / "GTSRB").mkdir(parents=True)
     code, out, err = cli("datasets", "--root", tmp_path)
     assert (code, err) == (0, "")
     present, rest = out.split("\npresent:\n")[1].split("\nbroken:\n")
     broken, absent = rest.split("\nto get:\n")
-    assert present.strip() == f"cifar10: {tmp_path}/cifar10/train   {tmp_path}/cifar10/test"
-    assert broken.strip().startswith("gtsrb: RuntimeError: Dataset not found.")
+    assert present.strip() == f"dtd: dataset:dtd:train   dataset:dtd:test   root={tmp_path}"
+    assert broken.strip().startswith(f"gtsrb: dataset:gtsrb:test is not in the folder {tmp_path}")
     assert f"D('{tmp_path}', download=True, **part) for part in [{{'split': 'train'}}, {{'split': 'test'}}]" in broken
     assert f"{tmp_path}/imagenet" in absent
     assert "ROOT" not in absent
@@ -242,12 +241,14 @@ def test_data_sets_as_json(cli: Cli, tmp_path: Path) -> None:
     assert len(rows) == 14
     assert rows["cifar10"]["train"] == {
         "word": "train",
-        "source": "torchvision:CIFAR10:train",
+        "source": "dataset:cifar10:train",
         "arguments": {"train": True},
         "images": 50_000,
     }
     assert rows["voc07"]["test"]["arguments"] == {"year": "2007", "image_set": "test"}
-    assert rows["imagenet"]["lists"] == {"1%": 12_811, "10%": 128_116}
+    lists = rows["imagenet"]["lists"]
+    assert lists["1%"] == {"source": "dataset:imagenet:1%", "file": "1percent.txt", "images": 12_811}
+    assert lists["10%"]["images"] == 128_116
     assert rows["imagenet"]["found"]["state"] == "absent"
     assert "found" not in json.loads(cli("datasets", "--json")[1])[0]
 

@@ -10,8 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from carp.data.datasets import DATASETS, Dataset, Presence, Split
 from carp.errors import DataError
-from carp.evaluation.datasets import DATASETS, Dataset, Presence, Split, look
 
 
 def list_datasets(root: Path | None = None) -> str:
@@ -35,9 +35,10 @@ def describe_datasets(root: Path | None = None) -> str:
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     lines.append("The metric is that of the literature; the paper reports top-1, and mAP on VOC07.")
     for row in DATASETS:
-        lists = [f"{name} ({count:,} images)" for name, count in row.lists.items()]
+        lists = [f"{name} ({part.images:,} images)" for name, part in row.lists.items()]
         lines += [f"{row.name} has published lists of a part: {', '.join(lists)}."] if lists else []
     if root is None:
+        lines.append("dataset:NAME:train and dataset:NAME:test, with root=FOLDER, open the parts of each.")
         return "\n".join([*lines, "With --root FOLDER: what is in that folder, and how to get the rest."])
     return "\n".join([*lines, *_below(found, root)])
 
@@ -55,10 +56,7 @@ def _below(found: dict[str, Presence], root: Path) -> list[str]:
 
 def _advice(row: Dataset, presence: Presence, root: Path) -> str:
     if presence.state == "present":
-        if not presence.train:
-            return f"torchvision's {row.torchvision}{f'; {row.how}' if row.how else ''}"
-        below = f"   root={root / row.folder}" if presence.train.startswith("torchvision:") else ""
-        return f"{presence.train}   {presence.test}{below}"
+        return "   ".join([presence.train, presence.test, *presence.lists, f"root={root}"])
     reason = f"{presence.reason}. " if presence.reason else ""
     how = row.how.replace("ROOT", str(root))
     if not row.download:
@@ -80,13 +78,21 @@ def _look_everywhere(root: Path | None) -> dict[str, Presence]:
         return {}
     if not root.is_dir():
         raise DataError(f"--root {root} is not a folder: give the folder that holds the data sets.")
+    from carp.data.named_sets import look  # imports torchvision: seconds, and the table alone does not need it
+
     return {row.name: look(row, root) for row in DATASETS}
 
 
 def _as_json(row: Dataset, presence: Presence | None) -> dict[str, Any]:
     parts = {
-        name: {"word": part.word, "source": row.source(part), "arguments": dict(part.arguments), "images": part.images}
-        for name, part in (("train", row.train), ("test", row.test))
+        part: {
+            "word": split.word,
+            "source": row.source(part),
+            "arguments": dict(split.arguments),
+            "images": split.images,
+        }
+        for part, split in (("train", row.train), ("test", row.test))
     }
-    fields = {key: getattr(row, key) for key in row.__dataclass_fields__} | parts | {"lists": dict(row.lists)}
+    lists = {word: {"source": row.source(word), **asdict(subset)} for word, subset in row.lists.items()}
+    fields = {key: getattr(row, key) for key in row.__dataclass_fields__} | parts | {"lists": lists}
     return fields | ({"found": asdict(presence)} if presence else {})

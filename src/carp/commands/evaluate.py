@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from carp import distributed
 from carp.commands.stored import open_images, store_features
-from carp.data.source import Openable, Source, unlabelled
+from carp.data.named_sets import counterpart
+from carp.data.source import Openable, Source, single_labels, unlabelled
 from carp.errors import ConfigError, DataError
 from carp.evaluation.inputs import Features, Labels
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear import choose_held_out
-from carp.evaluation.protocols import PROTOCOLS, check_settings, find_protocol, settings_of
+from carp.evaluation.protocols import PROTOCOLS, SINGLE_LABEL, check_settings, find_protocol, settings_of
 from carp.evaluation.result import Result
 from carp.features.encoder import BranchName, Encoder, load
 from carp.features.extract import Precision
@@ -59,7 +60,8 @@ def evaluate(
     Args:
         protocol: `knn`, `kmeans`, `linear` or `few-shot` (docs/protocols.md).
         model: A run folder; None if `data` and `test` are folders that `embed` wrote.
-        data: Labelled images: the bank of k-NN, the training part of the others. Or stored features.
+        data: Labelled images: the bank of k-NN, the training part of the others. Or stored features. A data set of the
+            table (`dataset:pets`) brings its own test images.
         test: Labelled images to test on, or their features. Without them k-NN leaves every image out in turn, k-means
             is scored on the images that it clusters, and the others hold out a fifth of every class.
         branch: Which encoder of the run: `teacher`, `student`, `untrained` or `raw pixels`.
@@ -81,7 +83,12 @@ def evaluate(
     display = Display(quiet=quiet or distributed.rank() > 0)
     encoder = None if model is None else load(model, branch, layer=layer, size=size, device=device)
     inputs = _Inputs(encoder, model, out, precision, root, download, display)
+    if test is None and isinstance(data, str):
+        test = counterpart(data)
     train_part, test_part = inputs.open(data), None if test is None else inputs.open(test)
+    if protocol in SINGLE_LABEL:
+        for part in (train_part, test_part or train_part):
+            single_labels(part, protocol)
     if protocol == "knn":
         settings = _neighbours(settings, len(train_part), leave_one_out=test is None)
     train = inputs.take(train_part)
@@ -172,6 +179,10 @@ class _Stored:
     @property
     def name(self) -> str:
         return str(self.store.origin.data["name"])
+
+    @property
+    def labels(self) -> Labels | None:
+        return self.store.labels
 
     def __len__(self) -> int:
         return len(self.store.features)

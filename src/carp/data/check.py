@@ -134,7 +134,10 @@ def _range(values: NDArray[np.int64]) -> Range | None:
 def _classes(source: Source) -> dict[str, int]:
     if source.labels is None:
         return {}
-    counts = np.bincount(source.labels, minlength=len(source.classes))
+    if source.labels.ndim > 1:  # several labels per image: it counts for each
+        counts = (source.labels > 0).sum(axis=0)
+    else:
+        counts = np.bincount(source.labels, minlength=len(source.classes))
     return {name: int(count) for name, count in zip(source.classes, counts, strict=True)}
 
 

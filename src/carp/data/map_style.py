@@ -17,6 +17,7 @@ from carp.errors import DataError, UnreadableImageError
 
 _LOOKED_AT = 16
 _LABELS = ("targets", "labels", "_labels")  # what torchvision's data sets call them
+_SAMPLES = "_samples"  # or a list of pairs (file, label)
 
 
 class MapStyle(Sized, Protocol):
@@ -95,6 +96,9 @@ class DatasetSource:
             listed = getattr(self._dataset, name, None)
             if isinstance(listed, list | tuple | np.ndarray | Tensor) and len(listed) == len(self):
                 return _as_words(listed.tolist() if isinstance(listed, np.ndarray | Tensor) else list(listed))
+        pairs = getattr(self._dataset, _SAMPLES, None)
+        if isinstance(pairs, list) and len(pairs) == len(self) and {_length(pair) for pair in pairs} == {2}:
+            return _as_words([label for _, label in pairs])
         labels = list[Any]()
         for index in range(len(self)):
             try:
@@ -141,6 +145,10 @@ class DatasetSource:
             raise UnreadableImageError(self.place(index), f"it has {pixels.dtype} values, not bytes or floats")
         channels = pixels[..., :3] if pixels.shape[-1] >= 3 else np.repeat(pixels, 3, axis=-1)
         return np.ascontiguousarray(channels)
+
+
+def _length(item: Any) -> int:
+    return len(item) if isinstance(item, tuple) else 0
 
 
 def _as_words(labels: list[Any]) -> list[str] | None:

@@ -19,32 +19,37 @@ from carp.data.file_list import LISTS, ListSource
 from carp.data.folder import SUFFIXES, FolderSource
 from carp.data.index import Found, silent
 from carp.data.map_style import DatasetSource, MapStyle
+from carp.data.named_sets import open_dataset
 from carp.data.parquet import ParquetSource
 from carp.data.patterns import files_of, is_pattern
 from carp.data.tar_shards import TarSource
 from carp.data.torchvision_sets import open_torchvision
 from carp.errors import DataError, nearest
 
-KINDS = ("auto", "folder", "list", "tar", "parquet", "torchvision", "embedded")
+KINDS = ("auto", "folder", "list", "tar", "parquet", "torchvision", "dataset", "embedded")
 _ARCHIVES = frozenset({".zip", ".gz", ".bz2", ".xz", ".7z", ".rar"})
 _EMBEDDED = {"shapes": "train", "shapes-test": "test"}
 _PREFIX = "embedded:"
 
 
-class Source(Protocol):
-    """An indexable collection of images."""
+class Named(Protocol):
+    """What has a name and maybe labels: images, or their features."""
 
     @property
     def name(self) -> str:
         """What a person calls it."""
 
     @property
-    def fingerprint(self) -> str:
-        """Changes when the images change."""
+    def labels(self) -> NDArray[np.int64] | None:
+        """A class index per image, [N]; or [N, C] where images have several, 1 for each class that an image shows."""
+
+
+class Source(Named, Protocol):
+    """An indexable collection of images."""
 
     @property
-    def labels(self) -> NDArray[np.int64] | None:
-        """A class index per image, or None."""
+    def fingerprint(self) -> str:
+        """Changes when the images change."""
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -112,10 +117,11 @@ def open_source(
 
     Args:
         data: A folder, a list of paths (.txt, .csv, .tsv), tar shards or Parquet files (one, a folder of them, a glob,
-            a range like `a-{000..009}.tar`), `torchvision:NAME`, `embedded:NAME`, an image array [N, H, W, 3], a
-            map-style data set or a sequence of images; a source is passed through. `KIND:PATH` says the kind.
+            a range like `a-{000..009}.tar`), `torchvision:NAME`, `dataset:NAME:PART`, `embedded:NAME`, an image array
+            [N, H, W, 3], a map-style data set or a sequence of images; a source is passed through. `KIND:PATH` says
+            the kind.
         kind: What a path is, one of `KINDS`; auto looks at it.
-        root: Folder of torchvision's data sets.
+        root: Folder of data sets, for `torchvision:` and `dataset:`.
         download: Let torchvision fetch what is missing.
         index: Folder where indices were kept (`keep_index`).
         progress: Called with (images found, 0) while an index is built.
@@ -137,6 +143,8 @@ def open_source(
             return _open_embedded(text)
         if kind == "torchvision":
             return open_torchvision(text, root=root, download=download)
+        if kind == "dataset":
+            return open_dataset(text, root=root, download=download, index=index, progress=progress)
         return _open_path(kind, text, index, progress)
     except OSError as error:  # a folder that may not be listed, a name that is too long, …
         raise DataError(f"cannot open {text}: {error.strerror or error}.") from error
@@ -189,7 +197,7 @@ def _kind_of(text: str) -> str:
     close = nearest(kind, KINDS).replace("'?", f":{rest}'?") if sign else nearest(text, names)
     raise DataError(
         f"there is no folder {text}.{close} Give a folder of images, a list (.txt, .csv), tar shards, "
-        f"Parquet files, torchvision:NAME, or one of {', '.join(names)}."
+        f"Parquet files, torchvision:NAME, dataset:NAME, or one of {', '.join(names)}."
     )
 
 
@@ -223,7 +231,7 @@ def _remedy(file: Path) -> str:
     return "not a folder: give a folder of images, or a list of them as .txt or .csv (or write list:FILE if it is one)"
 
 
-def unlabelled(source: Source) -> DataError:
+def unlabelled(source: Named) -> DataError:
     """The error for a source that has no labels where they are needed, and how it can get some."""
     remedies = {
         ListSource: "add a second column with the class of every image",
@@ -234,6 +242,15 @@ def unlabelled(source: Source) -> DataError:
     folders = "put its images into one sub-folder per class"
     remedy = next((words for kind, words in remedies.items() if isinstance(source, kind)), folders)
     return DataError(f"{source.name} has no labels: {remedy}.")
+
+
+def single_labels(source: Named, what: str = "k-NN") -> NDArray[np.int64]:
+    """One class index per image, [N], or the error for a source that has none or several; `what` needs them."""
+    if source.labels is None:
+        raise unlabelled(source)
+    if source.labels.ndim > 1:
+        raise DataError(f"{what} needs one label per image; {source.name} has several: use few-shot.")
+    return source.labels
 
 
 def keep_index(source: Source, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """torchvision's data sets by name: `torchvision:CIFAR10`, `torchvision:CIFAR10:test`."""
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +19,33 @@ _NOT_BY_NAME = frozenset(
 def open_torchvision(name: str, *, root: str | Path | None, download: bool) -> DatasetSource:
     """The images of `NAME` or `NAME:SPLIT` below the folder `root`."""
     word, _, split = name.partition(":")
-    maker = _class(word)
+    accepted = inspect.signature(_class(word)).parameters
     if root is None:
         raise DataError(f"where is {PREFIX}{name}? Set root=FOLDER, and download=true if it is not there yet.")
-    accepted = inspect.signature(maker).parameters
-    arguments: dict[str, Any] = {"root": str(Path(root).expanduser()), **_split(word, split, accepted)}
-    if "download" in accepted:
-        arguments["download"] = download
-    elif download:
+    arguments = _split(word, split, accepted)
+    dataset = make_dataset(word, arguments, name=f"{PREFIX}{name}", root=Path(root).expanduser(), download=download)
+    return DatasetSource(dataset, name=f"{PREFIX}{name}")
+
+
+def make_dataset(word: str, arguments: Mapping[str, Any], *, name: str, root: Path, download: bool) -> Any:
+    """An object of torchvision's class `word`; `name` is what a message calls it."""
+    maker = _class(word)
+    fetches = "download" in inspect.signature(maker).parameters
+    if download and not fetches:
         raise DataError(f"torchvision cannot download {word}: put it below {root} by hand and leave out download.")
     try:
-        dataset = maker(**arguments)
+        return maker(root=str(root), **arguments, **({"download": download} if fetches else {}))
     except ModuleNotFoundError as error:
         raise DataError(f"torchvision needs the package {error.name} for {word}. Install it.") from error
     except ValueError as error:  # a split that does not exist
-        raise DataError(f"cannot open {PREFIX}{name}: {' '.join(str(error).split())}") from error
+        raise DataError(f"cannot open {name}: {' '.join(str(error).split())}") from error
     except (RuntimeError, OSError) as error:
         if download:
             cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
             remedy = "Try again, or put it there by hand"
-            raise DataError(f"cannot download {PREFIX}{name} to {root}: {cause}. {remedy}.") from error
-        remedy = "add download=true to fetch it" if "download" in accepted else "put it there by hand"
-        raise DataError(
-            f"{PREFIX}{name} is not in the folder {root}: set root= to where it is, or {remedy}."
-        ) from error
-    return DatasetSource(dataset, name=f"{PREFIX}{name}")
+            raise DataError(f"cannot download {name} to {root}: {cause}. {remedy}.") from error
+        remedy = "add download=true to fetch it" if fetches else "put it there by hand"
+        raise DataError(f"{name} is not in the folder {root}: set root= to where it is, or {remedy}.") from error
 
 
 def _class(name: str) -> Any:

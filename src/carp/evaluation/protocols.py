@@ -15,6 +15,7 @@ from carp.evaluation.result import Result
 
 Protocol = Callable[..., Result]  # (train features, labels, test features, labels, *, settings)
 PROTOCOLS: dict[str, Protocol] = {"knn": knn, "kmeans": kmeans, "linear": linear_probe, "few-shot": few_shot}
+SINGLE_LABEL = frozenset({"knn", "kmeans", "linear"})  # these need exactly one label per image
 _NOT_SETTINGS = {"progress"}
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from carp.config import Config
 from carp.data.part import at_random
 from carp.data.quarantine import Unreadable, nothing_to_read
-from carp.data.source import Source, read, unlabelled
+from carp.data.source import Source, read, single_labels
 from carp.errors import UnreadableImageError
 from carp.evaluation.knn import knn_accuracy, knn_leave_one_out
 from carp.features.extract import extract
@@ -33,8 +33,7 @@ def make_validation(
     The bank is the training set if it has the validation set's classes, otherwise the validation set itself, every
     image left out in turn. Large sets are represented by a fixed random part. Images that cannot be read are left out.
     """
-    if validation.labels is None:
-        raise unlabelled(validation)
+    single_labels(validation, "validation by k-NN")
     queries = at_random(validation, _LARGEST_QUERIES, seed=config.seed)
     bank = None
     if train.classes == validation.classes:

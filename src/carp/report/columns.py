@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from carp.evaluation.datasets import BY_NAME, DATASETS, find
+from carp.data.datasets import BY_NAME, DATASETS, find
 
 PROTOCOLS = {
     "knn": "k-NN",

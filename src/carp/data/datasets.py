@@ -1,24 +1,33 @@
 """The paper's data sets, a row each: where torchvision has them, how large they are and what is measured on them.
 
-`torchvision:NAME:SPLIT` opens a row whose splits are named by one word; the others need their arguments. The splits are
-those of the authors' own evaluation; the numbers of images are those that torchvision gives.
+`dataset:NAME:PART` opens a part of a row (`named_sets.py`). The splits are those of the authors' own evaluation; the
+numbers of images are those that torchvision gives.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+PREFIX = "dataset:"
 Metric = Literal["top-1", "mean per-class", "mAP"]
+Layout = Literal["torchvision", "folders", "voc", "inaturalist"]
 
 
 @dataclass(frozen=True)
 class Split:
-    """One part of a data set: the word for it in `torchvision:NAME:WORD`, torchvision's arguments, how many images."""
+    """One part of a data set: what its authors call it, torchvision's arguments for it, how many images."""
 
     word: str
     arguments: Mapping[str, Any]
+    images: int
+
+
+@dataclass(frozen=True)
+class Subset:
+    """A published list of some of the training images: its file in ROOT/NAME, how many images."""
+
+    file: str
     images: int
 
 
@@ -48,23 +57,32 @@ class Dataset:
     """How to get it where torchvision cannot, or what to know about it."""
     folder: str = ""
     """The folder below the root that torchvision takes as its own root."""
-    parted: bool = True
-    """Whether torchvision tells the two parts from each other."""
-    lists: Mapping[str, int] = field(default_factory=dict)
-    """Published lists of a part of the training images, and their length."""
+    layout: Layout = "torchvision"
+    """How it lies on the disk: as torchvision's class reads it, as folders of classes, or so that more is needed."""
+    lists: Mapping[str, Subset] = field(default_factory=dict)
+    """Published lists of some of the training images, by the word for them."""
 
-    def source(self, split: Split) -> str:
-        """`torchvision:NAME:SPLIT`, or nothing where a word is not enough to open the split."""
-        return f"torchvision:{self.torchvision}:{split.word}" if set(split.arguments) <= {"split", "train"} else ""
+    def source(self, part: str) -> str:
+        """The word that opens a part: `train`, `test`, or one of `lists`."""
+        return f"{PREFIX}{self.name}:{part}"
+
+    def split(self, part: str) -> Split:
+        """The split that a part is, or is taken from."""
+        return self.test if part == "test" else self.train
+
+    def images(self, part: str) -> int:
+        """How many images a part has."""
+        return self.lists[part].images if part in self.lists else self.split(part).images
 
 
 @dataclass(frozen=True)
 class Presence:
-    """What was found of a data set: `state`, the words that open its two parts, and why it cannot be used."""
+    """What was found of a data set: `state`, the words that open its parts, and why it cannot be used."""
 
     state: Literal["present", "absent", "broken"]
     train: str = ""
     test: str = ""
+    lists: tuple[str, ...] = ()
     reason: str = ""
 
 
@@ -77,10 +95,12 @@ DATASETS = (
     Dataset(
         "imagenet", "ImageNet-1M", "ImageNet", _split("train", 1_281_167), _split("val", 50_000),
         classes=1000, metric="top-1", paper_metric="top-1", protocols=("knn", "kmeans", "linear"), gigabytes=145,
-        marker="imagenet/meta.bin", folder="imagenet", download=False, lists={"1%": 12_811, "10%": 128_116},
+        marker="imagenet/train", folder="imagenet", download=False, layout="folders",
+        lists={"1%": Subset("1percent.txt", 12_811), "10%": Subset("10percent.txt", 128_116)},
         how="register at https://image-net.org, put ILSVRC2012_devkit_t12.tar.gz, ILSVRC2012_img_train.tar and "
         "ILSVRC2012_img_val.tar into ROOT/imagenet and open it once with torchvision.datasets.ImageNet, which unpacks "
-        f"them; or put class folders into ROOT/imagenet/train and val. The 1% and 10% lists: {_LISTS_AT}",
+        "them; or put class folders into ROOT/imagenet/train and val. The 1% and 10% lists go into ROOT/imagenet, too: "
+        f"{_LISTS_AT}",
     ),
     Dataset(
         "pets", "Oxford-IIIT Pet", "OxfordIIITPet", _split("trainval", 3_680), _split("test", 3_669),
@@ -118,7 +138,8 @@ DATASETS = (
     ),
     Dataset(
         "gtsrb", "GTSRB", "GTSRB", _split("train", 26_640), _split("test", 12_630),
-        classes=43, metric="top-1", paper_metric="top-1", protocols=("knn", "kmeans"), gigabytes=0.3, marker="gtsrb",
+        classes=43, metric="top-1", paper_metric="top-1", protocols=("knn", "kmeans"), gigabytes=0.3,
+        marker="gtsrb/GTSRB",
     ),
     Dataset(
         "cifar10", "CIFAR-10", "CIFAR10",
@@ -134,7 +155,7 @@ DATASETS = (
     ),
     Dataset(
         "dtd", "DTD", "DTD", _split("train", 1_880), _split("test", 1_880),
-        classes=47, metric="top-1", paper_metric="top-1", protocols=(), gigabytes=0.6, marker="dtd",
+        classes=47, metric="top-1", paper_metric="top-1", protocols=(), gigabytes=0.6, marker="dtd/dtd",
         how="partition 1; the paper has no table with it, the authors' k-means does",
     ),
     Dataset(
@@ -142,15 +163,15 @@ DATASETS = (
         _split("trainval", 5_011, year="2007", image_set="trainval"),
         _split("test", 4_952, year="2007", image_set="test"),
         classes=20, metric="mAP", paper_metric="mAP", protocols=("few-shot",), gigabytes=0.9,
-        marker="VOCdevkit/VOC2007",
+        marker="VOCdevkit/VOC2007", layout="voc",
         how="an image has several labels: the names of the objects in its annotation",
     ),
     Dataset(
         "inat2018", "iNaturalist 2018", "INaturalist",
         _split("train", 437_513, version="2018"), _split("val", 24_426, version="2018"),
         classes=8_142, metric="top-1", paper_metric="top-1", protocols=("few-shot",), gigabytes=120,
-        marker="inaturalist/2018", folder="inaturalist", parted=False,
-        how="torchvision does not part it: train2018.json and val2018.json say which images are which "
+        marker="inaturalist/2018", folder="inaturalist", layout="inaturalist",
+        how="torchvision does not part it: put train2018.json and val2018.json, which do, into ROOT/inaturalist "
         "(https://github.com/visipedia/inat_comp/tree/master/2018)",
     ),
 )  # fmt: skip
@@ -158,48 +179,10 @@ BY_NAME = {row.name: row for row in DATASETS}
 
 
 def find(word: str) -> Dataset | None:
-    """The row that a name, a title, a torchvision class or `torchvision:CLASS:SPLIT` means, however it is spelt."""
-    name = _plain(word.removeprefix("torchvision:").partition(":")[0])
+    """The row that a name, a title, a torchvision class or `dataset:NAME:PART` means, however it is spelt."""
+    name = _plain(word.removeprefix(PREFIX).removeprefix("torchvision:").partition(":")[0])
     return next((row for row in DATASETS if name in {_plain(n) for n in (row.name, row.title, row.torchvision)}), None)
 
 
 def _plain(word: str) -> str:
     return "".join(letter for letter in word.lower() if letter.isalnum())
-
-
-def look(row: Dataset, root: Path) -> Presence:
-    """Look for a data set below `root`: as torchvision keeps it, or as folders of classes in ROOT/NAME/{train,test}."""
-    try:
-        return _look(row, root)
-    except OSError as error:
-        return Presence("broken", reason=f"cannot read {error.filename}: {error.strerror}")
-
-
-def _look(row: Dataset, root: Path) -> Presence:
-    if (root / row.marker).exists():  # some classes write, unpack or walk before they say that nothing is there
-        return _open(row, root)
-    folders = [root / row.name / name for name in (row.train.word, row.test.word)]
-    counts = [sum(child.is_dir() for child in folder.iterdir()) if folder.is_dir() else 0 for folder in folders]
-    if counts == [row.classes, row.classes]:
-        return Presence("present", *(str(folder) for folder in folders))
-    if any(counts):
-        found = " and ".join(str(count) for count in counts)
-        return Presence("broken", reason=f"{folders[0]} and {folders[1].name} have {found} classes, not {row.classes}")
-    return Presence("absent")
-
-
-def _open(row: Dataset, root: Path) -> Presence:
-    """Open the smaller part without a download, and one of its images."""
-    import torchvision.datasets  # noqa: PLC0415 - seconds, and a table needs the names only
-
-    split = min(row.train, row.test, key=lambda part: part.images)
-    arguments: dict[str, Any] = {"root": str(root / row.folder), **split.arguments}
-    try:
-        images = getattr(torchvision.datasets, row.torchvision)(**arguments)
-        count, _ = len(images), images[0]
-    except Exception as error:  # torchvision raises whatever its parts raise; it is told, not hidden
-        return Presence("broken", reason=f"{type(error).__name__}: {' '.join(str(error).split())}")
-    expected = split.images if row.parted else row.train.images + row.test.images
-    if count != expected:
-        return Presence("broken", reason=f"{split.word} has {count:,} images, not {expected:,}")
-    return Presence("present", row.source(row.train), row.source(row.test))
