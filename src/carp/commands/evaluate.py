@@ -96,7 +96,8 @@ def evaluate(
         tested, how = _with_classes_of(train, inputs.take(test_part)), test_part.name
     else:
         train, tested, how = _without_test(protocol, train)
-    result = run(train.features, train.labels, tested.features, tested.labels, **settings)
+    with display.counting(protocol, None) as progress:
+        result = run(train.features, train.labels, tested.features, tested.labels, progress=progress, **settings)
     return replace(
         result,
         settings={**train.origin.transform, **result.settings},

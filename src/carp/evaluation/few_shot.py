@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from carp.data.random import Purpose, key
 from carp.errors import ConfigError, DataError
-from carp.evaluation.inputs import Features, Labels, check_classes, check_multi_label, check_pair, spans
+from carp.evaluation.inputs import (
+    Features,
+    Labels,
+    Progress,
+    check_classes,
+    check_multi_label,
+    check_pair,
+    silent,
+    spans,
+)
 from carp.evaluation.linear_grid import LinearGrid, Member, Rows, fit, in_order, shuffled
 from carp.evaluation.metrics import average_precision, scikit_learn
 from carp.evaluation.result import Result, mean_and_deviation
@@ -38,6 +47,7 @@ def few_shot(
     shots: Sequence[Shots] = SHOTS,
     runs: int = 5,
     seed: int = 0,
+    progress: Progress = silent,
 ) -> Result:
     """Train on n images of every class, drawn from the training features [N, F], and test on all test features.
 
@@ -57,11 +67,14 @@ def few_shot(
     details: dict[str, list[dict[str, float]]] = {}
     for n in shots:
         draws = [np.arange(len(train))] if n == "full" else [task.draw(n, run) for run in range(runs)]
-        found = [task.classify(rows, run) for run, rows in enumerate(draws)]
+        found = []
+        for run, rows in enumerate(draws):
+            found.append(task.classify(rows, run))
+            progress(len(details) * runs + run + 1, len(shots) * runs)
         details[str(n)] = [{"images": len(rows), **one} for rows, one in zip(draws, found, strict=True)]
         means, deviations = mean_and_deviation(found)
         values |= {f"{name}@{n}": mean for name, mean in means.items()}
-        spread |= {f"{name}@{n}": deviation for name, deviation in deviations.items() if n != "full"}
+        spread |= {f"{name}@{n}": deviation for name, deviation in deviations.items()}
     settings = {"shots": list(shots), "runs": runs, "seed": seed, **task.settings}
     return Result("few-shot", values, settings, spread=spread, details=details)
 

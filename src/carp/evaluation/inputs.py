@@ -6,7 +6,7 @@ Shapes: N images, F features, C classes.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -17,9 +17,14 @@ from carp.errors import DataError
 
 Features = NDArray[np.float32]
 Labels = NDArray[np.int64]
+Progress = Callable[[int, int], None]  # called with (done, all)
 
 _BYTES_AT_A_TIME = 2**24
 _SMALLEST_NORM = 1e-12  # an image whose features are all zero is similar to nothing, rather than not a number
+
+
+def silent(_done: int, _all: int) -> None:
+    """Progress that nobody looks at."""
 
 
 def check_pair(train: Features, test: Features) -> tuple[Features, Features]:

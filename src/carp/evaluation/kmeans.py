@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from carp.errors import ConfigError, DataError, MissingExtraError
-from carp.evaluation.inputs import Features, Labels, check_classes, check_pair, normalised
+from carp.evaluation.inputs import Features, Labels, Progress, check_classes, check_pair, normalised, silent
 from carp.evaluation.metrics import clustering_metrics
 from carp.evaluation.result import Result, mean_and_deviation
 
@@ -25,6 +25,7 @@ def kmeans(
     redos: int = 20,
     images_per_cluster: int | None = None,
     seeds: Sequence[int] = (0, 1, 2),
+    progress: Progress = silent,
 ) -> Result:
     """Cluster training features [N, F] and compare the clusters of the test features with their classes.
 
@@ -39,6 +40,7 @@ def kmeans(
         images_per_cluster: Fit on at most so many images per cluster, chosen by faiss (its own default is 256);
             None is all.
         seeds: The whole is done for every seed; values are means over them.
+        progress: Called with (seeds done, all).
 
     Returns:
         NMI, AMI, ARI, accuracy, homogeneity and completeness on the test features. The details hold every seed, with
@@ -60,7 +62,10 @@ def kmeans(
         "seeds": list(seeds),
     }
     fit, score = normalised(train, train_norms), normalised(test, test_norms)
-    runs = [_one(fit, score, truth, k, iterations, redos, images_per_cluster, seed) for seed in seeds]
+    runs = []
+    for done, seed in enumerate(seeds):
+        progress(done, len(seeds))
+        runs.append(_one(fit, score, truth, k, iterations, redos, images_per_cluster, seed))
     values, spread = mean_and_deviation([metrics for metrics, _ in runs])
     details = [{"seed": seed, **metrics, **counts} for seed, (metrics, counts) in zip(seeds, runs, strict=True)]
     return Result("kmeans", values, settings, spread=spread, details={"seeds": details})

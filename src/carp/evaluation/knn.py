@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from carp.errors import DataError
-from carp.evaluation.inputs import Features, Labels, check_classes, check_pair, tensor
+from carp.evaluation.inputs import Features, Labels, Progress, check_classes, check_pair, silent, tensor
 from carp.evaluation.metrics import mean_per_class
 from carp.evaluation.result import Result
 
@@ -39,6 +39,7 @@ def knn(
     *,
     k: Sequence[int] = (10, 20, 100, 200),
     temperature: float = 0.07,
+    progress: Progress = silent,
 ) -> Result:
     """Classify queries [Q, F] by their nearest in the bank [M, F], for several k at once.
 
@@ -61,7 +62,7 @@ def knn(
     _check_temperature(temperature)
     bank_norms, query_norms = check_pair(bank, queries)
     labels, truth, num_classes = check_classes(bank, bank_labels, queries, query_labels)
-    keys_QK = _neighbours(bank, bank_norms, queries, max(ks), leave_one_out=alone)
+    keys_QK = _neighbours(bank, bank_norms, queries, max(ks), leave_one_out=alone, progress=progress)
     places = _places(keys_QK, query_norms, labels, truth, ks, temperature, num_classes)
     values = {f"top1@{n}": float((place_Q < 1).mean()) for n, place_Q in places.items()}
     if num_classes > 5:
@@ -129,7 +130,15 @@ def _accuracy(
     return float((places[k] < 1).mean())
 
 
-def _neighbours(bank: Features, bank_norms: Features, queries: Features, k: int, *, leave_one_out: bool) -> Tensor:
+def _neighbours(
+    bank: Features,
+    bank_norms: Features,
+    queries: Features,
+    k: int,
+    *,
+    leave_one_out: bool,
+    progress: Progress = silent,
+) -> Tensor:
     """Keys [Q, k] of the k nearest images of the bank, nearest first.
 
     The length of a query changes nothing about the order of its neighbours, so queries are compared as they are.
@@ -150,6 +159,8 @@ def _neighbours(bank: Features, bank_norms: Features, queries: Features, k: int,
             if leave_one_out:
                 _hide_own(similarity_qm, start, first)
             _keep_largest(similarity_qm, first, keys_QK[start : start + rows])
+            done = first * len(queries) + len(scale_m) * min(start + rows, len(queries))
+            progress(done, len(bank) * len(queries))
     return keys_QK
 
 

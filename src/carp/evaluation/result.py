@@ -95,9 +95,9 @@ def _kind(value: object) -> str:
 
 
 def mean_and_deviation(runs: list[dict[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean and standard deviation (of the runs themselves: divided by their number) of every name."""
+    """Mean and standard deviation (of the runs themselves: divided by their number) of every name; one run has none."""
     columns = {name: [run[name] for run in runs] for name in runs[0]}
     return (
         {name: float(np.mean(column)) for name, column in columns.items()},
-        {name: float(np.std(column)) for name, column in columns.items()},
+        {name: float(np.std(column)) for name, column in columns.items() if len(runs) > 1},
     )

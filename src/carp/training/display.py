@@ -81,10 +81,10 @@ class _BarCounter:
         self._bar, self._what, self._total = bar, what, total
         self._task = None if total is None else bar.add_task(what, total=total, rate="")
 
-    def __call__(self, done: int, _total: int) -> None:
+    def __call__(self, done: int, total: int) -> None:
         if self._task is None:  # what may be over at once shows when there is something to tell
             self._task = self._bar.add_task(self._what, total=self._total, rate="")
-        self._bar.update(self._task, completed=done)
+        self._bar.update(self._task, completed=done, total=total or self._total)
 
 
 class _LineCounter:
@@ -96,7 +96,7 @@ class _LineCounter:
         now = time.monotonic()
         if now - self._printed >= _SECONDS_BETWEEN_LINES:
             self._printed = now
-            left = f"/{total}  {_clock((now - self._start) / done * (total - done))} left" if total else ""
+            left = f"/{total}  {_clock((now - self._start) / done * (total - done))} left" if total and done else ""
             self._display.say(f"{self._what}: {done}{left}")
 
 
