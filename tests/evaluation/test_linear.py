@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from carp.errors import ConfigError
-from carp.evaluation.linear import choose_held_out, linear_probe
+from carp.evaluation.linear import linear_probe
+from carp.evaluation.linear_choice import choose_held_out
 from carp.evaluation.linear_grid import LinearGrid, Member, cosine, fit, in_order, make_grid, shuffled
 from carp.training.optimiser import LARS
 
