@@ -107,6 +107,12 @@ def test_the_probe_chooses_by_what_was_held_out() -> None:
     assert linear_probe(x, y, test, truth, epochs=5).values == result.values
 
 
+def test_the_probe_tells_how_far_it_is() -> None:
+    seen: list[tuple[int, int]] = []
+    linear_probe(*make(), epochs=3, lrs=(0.1,), progress=lambda *at: seen.append(at))
+    assert seen == [(done, 6) for done in range(1, 7)]
+
+
 def test_the_chosen_member_is_trained_on_everything() -> None:
     x, y, test, truth = make()
     one = {"optimisers": ("sgd",), "lrs": (0.1,), "weight_decays": (0.0,), "epochs": 5, "seed": 3}
