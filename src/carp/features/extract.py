@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from carp.config import SMALL_IMAGE
 from carp.data.decode import Pixels, fit_square
-from carp.data.loader import normalise
+from carp.data.loader import normalise, one_ahead
 from carp.data.memory import HeldSource
 from carp.data.quarantine import Unreadable, nothing_to_read
 from carp.data.source import ArraySource, Source, read
@@ -71,7 +71,8 @@ def extract(
         return features_BF.float().cpu().numpy()
 
     try:
-        return _collect(features, source, size, batch_size, progress, strict=strict)
+        # On a CPU both would share the cores, and the encoder is slower for it than it waits
+        return _collect(features, source, size, batch_size, progress, strict=strict, ahead=device.type != "cpu")
     finally:
         encoder.train(was_training)
 
@@ -93,9 +94,12 @@ def _collect(
     progress: Progress,
     *,
     strict: bool = False,
+    ahead: bool = False,
 ) -> Extracted:
+    """Features batch by batch; the next batch is made while the encoder runs if `ahead`."""
     parts, indices, unreadable = list[Features](), list[int](), list[Unreadable]()
-    for batch in _batches(source, size, batch_size):
+    batches = _batches(source, size, batch_size)
+    for batch in one_ahead(batches) if ahead else batches:
         for bad in batch.unreadable if strict else ():
             raise UnreadableImageError(bad.place, bad.reason)
         if batch.indices:
