@@ -16,7 +16,7 @@ import carp
 from carp.data.memory import hold_in_memory
 from carp.data.source import ArraySource, FolderSource, Source
 from carp.errors import DataError, UnreadableImageError
-from carp.features.extract import extract, raw_pixels
+from carp.features.extract import _collect, extract, raw_pixels
 from tests.helpers import TINY, tiny_images, write_images, write_recipe
 
 CPU = torch.device("cpu")
@@ -153,3 +153,15 @@ def test_validation_images_of_which_none_can_be_read_are_found_before_training(
     with pytest.raises(DataError, match=r"^none of the 24 images of .*damaged can be read"):
         carp.train(tiny_images(), tmp_path / "run", recipe, quiet=True, validation=str(damaged))
     assert not (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_batches_made_ahead_give_the_same_features(damaged: Path) -> None:
+    def features(images: torch.Tensor) -> np.ndarray:
+        return images.float().mean(dim=(2, 3)).numpy()
+
+    ours, theirs = (
+        _collect(features, FolderSource(damaged), 32, 4, lambda *_: None, ahead=ahead) for ahead in (True, False)
+    )
+    np.testing.assert_array_equal(ours.features, theirs.features)
+    np.testing.assert_array_equal(ours.indices, theirs.indices)
+    assert ours.unreadable == theirs.unreadable
