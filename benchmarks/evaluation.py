@@ -1,16 +1,17 @@
 """How near are the protocols to the bare products that they are made of?
 
-    python -m benchmarks.evaluation [--quick] [--json]
+    python -m benchmarks.evaluation [--quick] [--json] [--only knn kmeans …]
 
 k-NN: 10,000 queries, a bank of 50,000, 2048 features, 1000 classes, k ∈ {10, 20, 100, 200}; beside the similarity
 product alone and a DINO-style evaluation (chunks of queries, topk, one-hot votes, once per k). k-means: beside faiss
 with the same settings on features that are ready. Linear grid: 40 members on stored features beside one member, and
-beside 40 PyTorch classifiers with an optimiser each. Contenders take turns; the best time of each counts.
+beside 40 PyTorch classifiers with an optimiser each; and over images, with crops and a ResNet-18 at 96 pixels. Embed:
+from JPEGs of 500 × 375 to features of a ResNet-18 at 224 pixels, beside the encoder on tensors that are ready.
+Contenders take turns; the best time of each counts.
 """
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks.shared import judged
+from benchmarks.encoding import measure_embed, measure_linear_images
+from benchmarks.shared import Measures, judged, take_turns
 from carp.evaluation.kmeans import kmeans
 from carp.evaluation.knn import knn
 from carp.evaluation.linear_grid import LinearGrid, cosine, fit, make_grid, shuffled
@@ -103,17 +105,6 @@ def at_once(data: Data, epochs: int, num_members: int) -> None:
     fit(grid, batches, epochs=epochs, lr_factor=cosine(epochs))
 
 
-def take_turns(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Best seconds of each."""
-    best = dict.fromkeys(contenders, float("inf"))
-    for _ in range(rounds):
-        for name, run in contenders.items():
-            start = time.perf_counter()
-            run()
-            best[name] = min(best[name], time.perf_counter() - start)
-    return best
-
-
 def peak_megabytes(run: Callable[[], object]) -> float:
     """How much the resident memory rises at most while it runs (Linux)."""
     status = Path("/proc/self/status")
@@ -123,8 +114,8 @@ def peak_megabytes(run: Callable[[], object]) -> float:
     return (int(status.read_text().split("VmHWM:")[1].split()[0]) - before) / 1024
 
 
-def measure_knn(quick: bool, rounds: int) -> dict[str, tuple[float, float | None, bool]]:
-    """Rows of the table: value, target, whether larger is better."""
+def measure_knn(quick: bool, rounds: int) -> Measures:
+    """Speed and memory of k-NN."""
     bank, labels, queries, truth = make_data(50_000, 1_024 if quick else 10_000, 2048, 1000)
     for part in (bank, queries):
         np.divide(part, np.linalg.norm(part, axis=1, keepdims=True), out=part)
@@ -150,7 +141,7 @@ def measure_knn(quick: bool, rounds: int) -> dict[str, tuple[float, float | None
     }
 
 
-def measure_kmeans(quick: bool, rounds: int) -> dict[str, tuple[float, float | None, bool]]:
+def measure_kmeans(quick: bool, rounds: int) -> Measures:
     """One seed with the paper's 100 iterations and 20 redos."""
     data = make_data(*((6_000, 1_000, 128, 10) if quick else (20_000, 4_000, 512, 20)))
     data[0][:] /= np.linalg.norm(data[0], axis=1, keepdims=True)
@@ -165,7 +156,7 @@ def measure_kmeans(quick: bool, rounds: int) -> dict[str, tuple[float, float | N
     return {"k-means, ours / bare faiss": (seconds["ours"] / seconds["faiss"], 1.05, False)}
 
 
-def measure_grid(quick: bool, rounds: int) -> dict[str, tuple[float, float | None, bool]]:
+def measure_grid(quick: bool, rounds: int) -> Measures:
     """Without an encoder: how much the forty cost by themselves."""
     data, epochs = make_data(4_000, 10, 512, 37), 2 if quick else 5
     one_by_one(data, 1)
@@ -183,11 +174,21 @@ def measure_grid(quick: bool, rounds: int) -> dict[str, tuple[float, float | Non
     }
 
 
+MEASURES: dict[str, Callable[[bool, int], Measures]] = {
+    "knn": measure_knn,
+    "kmeans": measure_kmeans,
+    "grid": measure_grid,
+    "linear": measure_linear_images,
+    "embed": measure_embed,
+}
+
+
 def main() -> None:
     """Parse the command line and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer queries and images")
     parser.add_argument("--json", action="store_true", help="the measures with a target as the last line")
+    parser.add_argument("--only", nargs="+", choices=MEASURES, default=list(MEASURES), help="some of the measures")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
@@ -195,8 +196,8 @@ def main() -> None:
     faiss.omp_set_num_threads(arguments.threads)
     print("| measure | value | target |\n| --- | --- | --- |", flush=True)
     targets: dict[str, dict[str, float | bool]] = {}
-    for measure in (measure_knn, measure_kmeans, measure_grid):
-        for name, (value, target, at_least) in measure(arguments.quick, arguments.rounds).items():
+    for chosen in arguments.only:
+        for name, (value, target, at_least) in MEASURES[chosen](arguments.quick, arguments.rounds).items():
             wanted = "" if target is None else f"{'≥' if at_least else '≤'} {target:g}"
             print(f"| {name} | {value:.3g} | {wanted} |", flush=True)
             if target is not None:

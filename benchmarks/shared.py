@@ -2,6 +2,8 @@
 
 import json
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from carp.features.extract import extract
 from carp.training.run_log import read_metrics
 
 CPU = torch.device("cpu")
+Measures = dict[str, tuple[float, float | None, bool]]  # rows of a table: value, target, whether larger is better
 
 
 def part(source: ArraySource, first: int, last: int) -> ArraySource:
@@ -53,6 +56,17 @@ def knn_of(encoders: dict[str, nn.Module], size: int, bank: ArraySource, queries
 def judged(value: float, target: float, *, at_least: bool) -> dict[str, float | bool]:
     """A measure beside its target, as every benchmark prints it with --json."""
     return {"value": round(value, 3), "target": target, "ok": value >= target if at_least else value <= target}
+
+
+def take_turns(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Best seconds of each."""
+    best = dict.fromkeys(contenders, float("inf"))
+    for _ in range(rounds):
+        for name, run in contenders.items():
+            start = time.perf_counter()
+            run()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
 
 
 class Results:

@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from carp.errors import ConfigError
-from carp.evaluation.linear import choose_held_out, linear_probe
+from carp.evaluation.linear import linear_probe
+from carp.evaluation.linear_choice import choose_held_out
 from carp.evaluation.linear_grid import LinearGrid, Member, cosine, fit, in_order, make_grid, shuffled
 from carp.training.optimiser import LARS
 
@@ -111,6 +112,12 @@ def test_the_probe_chooses_by_what_was_held_out() -> None:
     unseen = {"test_top1": 0, "test_mean_per_class": 0}
     assert {**other.details["chosen"], **unseen} == {**result.details["chosen"], **unseen}
     assert linear_probe(x, y, test, truth, epochs=5).values == result.values
+
+
+def test_the_probe_tells_how_far_it_is() -> None:
+    seen: list[tuple[int, int]] = []
+    linear_probe(*make(), epochs=3, lrs=(0.1,), progress=lambda *at: seen.append(at))
+    assert seen == [(done, 6) for done in range(1, 7)]
 
 
 def test_the_chosen_member_is_trained_on_everything() -> None:

@@ -13,10 +13,11 @@ from PIL import Image
 from torch import nn
 
 import carp
+from carp.data.loader import one_ahead
 from carp.data.memory import hold_in_memory
 from carp.data.source import ArraySource, FolderSource, Source
 from carp.errors import DataError, UnreadableImageError
-from carp.features.extract import extract
+from carp.features.extract import _batches, extract
 from tests.helpers import TINY, tiny_images, write_images, write_recipe
 
 CPU = torch.device("cpu")
@@ -141,3 +142,12 @@ def test_validation_images_of_which_none_can_be_read_are_found_before_training(
     with pytest.raises(DataError, match=r"^none of the 24 images of .*damaged can be read"):
         carp.train(tiny_images(), tmp_path / "run", recipe, quiet=True, validation=str(damaged))
     assert not (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def test_batches_made_ahead_are_the_same(damaged: Path) -> None:
+    source = FolderSource(damaged)
+    ours, theirs = list(one_ahead(_batches(source, 32, 4))), list(_batches(source, 32, 4))
+    assert len(ours) == 6
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one.images, other.images)
+        assert (one.indices, one.unreadable) == (other.indices, other.unreadable)

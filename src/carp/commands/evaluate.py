@@ -19,7 +19,7 @@ from carp.data.source import Openable, Source, single_labels, unlabelled
 from carp.errors import ConfigError, DataError
 from carp.evaluation.inputs import Features, Labels
 from carp.evaluation.knn import check_neighbours
-from carp.evaluation.linear import choose_held_out
+from carp.evaluation.linear_choice import choose_held_out
 from carp.evaluation.protocols import PROTOCOLS, SINGLE_LABEL, check_settings, find_protocol, settings_of
 from carp.evaluation.result import Result
 from carp.features.encoder import BranchName, Encoder, load

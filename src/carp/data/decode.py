@@ -72,6 +72,11 @@ def pixel_limit(count: int) -> Iterator[None]:
         _limit.pixels, Image.MAX_IMAGE_PIXELS = before
 
 
+def pixels_allowed() -> int:
+    """The limit that holds now, for other processes to keep to."""
+    return _limit.pixels
+
+
 def read_file(path: Path) -> bytes:
     """All bytes of an image file."""
     try:

@@ -10,11 +10,12 @@ Shapes: V views, B images, S side of a view.
 
 import signal
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +37,8 @@ from carp.errors import BadImagesError, DataError, UnreadableImageError
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class SmallImageLoader:
         return taken
 
 
-def one_ahead(batches: Iterator[Batch]) -> Generator[Batch]:
+def one_ahead(batches: Iterator[T]) -> Generator[T]:
     """The same batches, each made in a thread while the one before it is in use. Tensor operations let others run."""
     with ThreadPoolExecutor(1, thread_name_prefix="views") as thread:
         coming = thread.submit(next, batches, None)
@@ -114,25 +117,32 @@ class PhotoLoader:
 
     def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-            loader = DataLoader(
-                self._dataset,
-                batch_sampler=_StepSampler(self._order, first_step, last_step),
-                num_workers=self._workers,
-                collate_fn=_as_it_is,
-                worker_init_fn=_leave_signals_to_parent,
-            )
-            loaded = iter(loader)
-        try:
-            for step, epoch, indices in self._order.steps(first_step, last_step):
-                rendered: _Rendered = next(loaded)
+        steps = self._order.steps(first_step, last_step)
+        items = ([(epoch, int(i)) for i in indices] for _, epoch, indices in self._order.steps(first_step, last_step))
+        with closing(by_workers(self._dataset, items, self._workers)) as made:
+            for (step, epoch, indices), rendered in zip(steps, made, strict=True):
                 self._quarantine.add(rendered.misses)
                 if rendered.error is not None:
                     raise rendered.error
                 yield Batch(step, epoch, indices, rendered.views)
-        finally:
-            del loaded  # the workers end with their iterator, not when the interpreter does
+
+
+def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], workers: int) -> Generator[T]:
+    """What `dataset.__getitems__` makes of every list of items (epoch, index), in turn, in worker processes."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        loader = DataLoader(
+            dataset,
+            batch_sampler=items,
+            num_workers=workers,
+            collate_fn=_as_it_is,
+            worker_init_fn=_leave_signals_to_parent,
+        )
+        loaded = iter(loader)
+    try:
+        yield from loaded
+    finally:
+        del loaded  # the workers end with their iterator, not when the interpreter does
 
 
 def _leave_signals_to_parent(_worker: int) -> None:
@@ -171,7 +181,7 @@ class _Photos(Dataset[_Rendered]):
             return _Rendered([], misses, error)
         except DataError as error:
             return _Rendered([], misses, DataError(str(error)))  # other kinds may not survive the way to the parent
-        return _Rendered([_stack(view) for view in zip(*views, strict=True)], misses)
+        return _Rendered([stack(view) for view in zip(*views, strict=True)], misses)
 
     def _views(self, epoch: int, index: int, misses: Misses) -> list[Tensor]:
         """The views of an image, or of the first one that can be read among those that may take its place."""
@@ -189,21 +199,9 @@ class _Photos(Dataset[_Rendered]):
         raise nothing_instead(self._source.place(index))
 
 
-def _stack(views: tuple[Tensor, ...]) -> Tensor:
-    """Views of photographs are channels-last, which only a stack in that order keeps."""
+def stack(views: Sequence[Tensor]) -> Tensor:
+    """Views [3, S, S] as [B, 3, S, S]. Photographs are channels-last, which only a stack in that order keeps."""
     return torch.stack([view.permute(1, 2, 0) for view in views]).permute(0, 3, 1, 2)
-
-
-class _StepSampler:
-    def __init__(self, order: Order, first_step: int, last_step: int) -> None:
-        self._order, self._range = order, (first_step, last_step)
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for _, epoch, indices in self._order.steps(*self._range):
-            yield [(epoch, int(i)) for i in indices]
-
-    def __len__(self) -> int:
-        return self._range[1] - self._range[0]
 
 
 def make_loader(source: Source, config: Config, quarantine: Quarantine | None = None) -> Loader:

@@ -49,13 +49,10 @@ class Order:
 
     def of_epoch(self, epoch: int) -> NDArray[np.int64]:
         """The indices of all batches of an epoch, [steps, B]."""
-        generator = np.random.Generator(np.random.Philox(seed_of(self.seed, Purpose.ORDER, epoch)))
-        if self.groups is None or self.num_images <= self.window:
-            order = generator.permutation(self.num_images)
-        else:
-            order = _in_windows(self.groups, self.window, generator)
-        used = order[: self.steps_per_epoch * self.batch_size]
-        return used.astype(np.int64).reshape(self.steps_per_epoch, self.batch_size)
+        order = permutation(
+            self.num_images, seed_of(self.seed, Purpose.ORDER, epoch), groups=self.groups, window=self.window
+        )
+        return order[: self.steps_per_epoch * self.batch_size].reshape(self.steps_per_epoch, self.batch_size)
 
     def steps(self, first_step: int, last_step: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
         """Yield (step, epoch, indices)."""
@@ -65,6 +62,14 @@ class Order:
             if epoch != epoch_order:
                 epoch_order, order = epoch, self.of_epoch(epoch)
             yield step, epoch, order[place]
+
+
+def permutation(num_images: int, seed: int, *, groups: NDArray[np.int64] | None, window: int) -> NDArray[np.int64]:
+    """All images in a random order; those of a source with groups in windows."""
+    generator = np.random.Generator(np.random.Philox(seed))
+    if groups is None or num_images <= window:
+        return generator.permutation(num_images).astype(np.int64, copy=False)
+    return _in_windows(groups, window, generator).astype(np.int64, copy=False)
 
 
 def _in_windows(groups: NDArray[np.int64], window: int, generator: np.random.Generator) -> NDArray[np.int64]:

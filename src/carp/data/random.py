@@ -17,7 +17,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 @unique
 class Purpose(IntEnum):
-    """What a stream is for: streams of different purposes are independent."""
+    """What a stream is for: streams of different purposes are independent. Numbers are never used again."""
 
     WEIGHTS = 1
     ORDER = 2
@@ -26,6 +26,11 @@ class Purpose(IntEnum):
     STEP = 5
     BANK = 6
     SUBSTITUTE = 7
+    FEW_SHOT = 8  # which images of a class are drawn
+    HELD_OUT = 9  # which images choose a member of a grid
+    GRID_ORDER = 10
+    GRID_WEIGHTS = 11
+    GRID_CROP = 12  # the random crops that linear classifiers train on
 
 
 def key(*coordinates: ArrayLike) -> NDArray[np.uint64]:

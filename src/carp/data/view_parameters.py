@@ -31,7 +31,7 @@ Boxes = NDArray[np.int64]  # [..., 4]: top, left, height, width of a crop in pix
 
 @dataclass(frozen=True)
 class ViewKind:
-    """The pipeline of one view of every image: first global, second global or local."""
+    """The pipeline of one view of every image: first global, second global or local; or a plain crop."""
 
     size: int
     scale: tuple[float, float]
@@ -41,6 +41,7 @@ class ViewKind:
     grey: float
     blur: float
     solarise: float
+    purpose: Purpose = Purpose.VIEW
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,21 @@ def view_kinds(config: Config) -> list[ViewKind]:
     ]
 
 
+def crop_and_flip(size: int) -> ViewKind:
+    """A random crop and a flip, nothing else: torchvision's defaults, which linear evaluations train on."""
+    return ViewKind(
+        size=size,
+        scale=(0.08, 1.0),
+        flip=0.5,
+        jitter=0.0,
+        strength=(0.0, 0.0, 0.0, 0.0),
+        grey=0.0,
+        blur=0.0,
+        solarise=0.0,
+        purpose=Purpose.GRID_CROP,
+    )
+
+
 @dataclass(frozen=True)
 class _Chances:
     """Kinds of views as arrays, an entry a kind."""
@@ -88,6 +104,7 @@ class _Chances:
     grey: FloatArray
     blur: FloatArray
     solarise: FloatArray
+    purpose: NDArray[np.int64]
 
 
 @lru_cache(maxsize=64)
@@ -101,6 +118,7 @@ def _chances(kinds: tuple[ViewKind, ...]) -> _Chances:
         grey=np.array([kind.grey for kind in kinds]),
         blur=np.array([kind.blur for kind in kinds]),
         solarise=np.array([kind.solarise for kind in kinds]),
+        purpose=np.array([kind.purpose for kind in kinds]),
     )
 
 
@@ -115,7 +133,7 @@ def draw_view(
     widths: ArrayLike,
 ) -> ViewParameters:
     """Draw the parameters of view number `view` for the images `indices` of the given pixel sizes."""
-    keys = key(seed, Purpose.VIEW, epoch, np.atleast_1d(indices), view)
+    keys = key(seed, kind.purpose, epoch, np.atleast_1d(indices), view)
     return _draw(keys, _chances((kind,)), np.atleast_1d(heights), np.atleast_1d(widths))
 
 
@@ -123,8 +141,9 @@ def draw_views(
     kinds: Sequence[ViewKind], *, seed: int, epoch: int, index: int, height: int, width: int
 ) -> ViewParameters:
     """Draw the parameters of all views of one image, an entry a view: the same that `draw_view` gives one by one."""
-    keys = key(seed, Purpose.VIEW, epoch, index, np.arange(len(kinds)))
-    return _draw(keys, _chances(tuple(kinds)), np.array([height]), np.array([width]))
+    chances = _chances(tuple(kinds))
+    keys = key(seed, chances.purpose, epoch, index, np.arange(len(kinds)))
+    return _draw(keys, chances, np.array([height]), np.array([width]))
 
 
 def _draw(

@@ -81,7 +81,7 @@ def few_shot(
 
 def draw_single_label(labels: Labels, n: int, seed: int, run: int) -> Rows:
     """N rows of every class, in the order of the rows."""
-    hashes = key(seed, Purpose.BANK, run, np.arange(len(labels)))
+    hashes = key(seed, Purpose.FEW_SHOT, run, np.arange(len(labels)))
     by_class = np.lexsort((hashes, labels))  # classes in turn, in each the order of the draw
     _, first, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
     place = np.arange(len(labels)) - np.repeat(first, counts)
@@ -93,7 +93,7 @@ def draw_multi_label(shown: Shown, n: int, seed: int, run: int) -> Rows:
     drawn = []
     for label in range(shown.shape[1]):
         own = np.flatnonzero(shown[:, label])
-        hashes = key(seed, Purpose.BANK, run, label, own)
+        hashes = key(seed, Purpose.FEW_SHOT, run, label, own)
         drawn.append(own[np.argsort(hashes, kind="stable")[:n]])
     return np.concatenate(drawn)
 

@@ -66,6 +66,11 @@ class Accuracies:
     top5: list[float]
     mean_per_class: list[float]
 
+    def of(self, member: int, num_classes: int) -> dict[str, float]:
+        """The values of one member; top-5 says something with more than five classes."""
+        top5 = {"top5": self.top5[member]} if num_classes > 5 else {}
+        return {"top1": self.top1[member], **top5, "mean_per_class": self.mean_per_class[member]}
+
 
 class LinearGrid:
     """The classifiers. All start from the same weights, which the seed gives."""
@@ -75,7 +80,7 @@ class LinearGrid:
     ) -> None:
         self.members = list(members)
         self.num_classes = num_classes
-        generator = torch.Generator().manual_seed(seed_of(seed, Purpose.WEIGHTS))
+        generator = torch.Generator().manual_seed(seed_of(seed, Purpose.GRID_WEIGHTS))
         first_CF = _INITIAL_DEVIATION * torch.randn(num_classes, num_features, generator=generator)
         self.weight_SCF = first_CF.expand(len(members), -1, -1).clone().to(device)
         self.bias_SC = torch.zeros(len(members), num_classes, device=device)
@@ -207,7 +212,7 @@ def shuffled(
     """Batches of these rows of stored features, in an order that depends on (seed, epoch); the last may be smaller."""
 
     def batches(epoch: int) -> Iterator[Batch]:
-        order = rows[np.argsort(key(seed, Purpose.ORDER, epoch, np.arange(len(rows))), kind="stable")]
+        order = rows[np.argsort(key(seed, Purpose.GRID_ORDER, epoch, np.arange(len(rows))), kind="stable")]
         return in_order(features, labels, order, batch_size=batch_size)
 
     return batches

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from carp.config import SMALL_IMAGE
 from carp.data.decode import Pixels, fit_square
-from carp.data.loader import normalise
+from carp.data.loader import normalise, one_ahead
 from carp.data.memory import HeldSource
 from carp.data.quarantine import Unreadable, nothing_to_read
 from carp.data.source import ArraySource, Source, read
@@ -102,7 +102,9 @@ def feature_batches(
         return features_BF.float().cpu().numpy()
 
     try:
-        yield from _encoded(features, _batches(source, size, batch_size))
+        batches = _batches(source, size, batch_size)
+        # On a CPU both would share the cores, and the encoder is slower for it than it waits
+        yield from _encoded(features, batches if device.type == "cpu" else one_ahead(batches))
     finally:
         encoder.train(was_training)
 
