@@ -190,6 +190,9 @@ def _eval(
     layer: Layer = "encoder",
     size: Size = None,
     precision: Precision = "fp32",
+    cached: Annotated[
+        bool, typer.Option("--cached", help="linear: on stored features, without random crops; seconds.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for results and features. Default: the run.")] = None,
     root: Root = None,
     download: Download = False,
@@ -204,7 +207,7 @@ def _eval(
         raise ConfigError("--data is missing: give labelled images, e.g. --data LABELLED_FOLDER.")
     if model is None and out is None:
         out = Path()
-    from carp.commands.evaluate import evaluate_branches, write_result
+    from carp.commands.evaluate import evaluate_branches
     from carp.report.tables import print_results
 
     branches = [*(branch or ["student", "teacher"]), *(["raw pixels", "untrained"] if baselines else [])]
@@ -217,6 +220,7 @@ def _eval(
         layer=layer,
         size=size,
         precision=precision,
+        cached=cached,
         out=out,
         root=root,
         download=download,
@@ -225,11 +229,10 @@ def _eval(
         **overrides,
     )
     if is_first_process():
-        paths = [write_result(result, out or model or ".") for result in results]
         print_results(results)
         for note in notes:
             typer.echo(f"note: {note}", err=True)
-        typer.echo(f"results: {paths[0] if len(paths) == 1 else f'{len(paths)} files in {paths[0].parent}'}")
+        typer.echo(f"results: {Path(out or model or '.') / 'results'}")
 
 
 def _protocol_settings(context: typer.Context, protocol: str, words: list[str]) -> dict[str, Any]:

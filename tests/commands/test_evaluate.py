@@ -48,7 +48,7 @@ def test_eval_with_other_classes(cli: Cli, run: Path, labelled: Path, tmp_path: 
 def test_eval_with_more_neighbours_than_images_is_refused_before_anything_is_encoded(
     cli: Cli, run: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carp.commands.evaluate.store_features", lambda *_, **__: pytest.fail("something was encoded"))
+    monkeypatch.setattr("carp.commands.labelled.store_features", lambda *_, **__: pytest.fail("something was encoded"))
     words = ["eval", "knn", run, "--data", labelled, "--baselines"]
     assert_one_line(cli(*words, "k=66"), "k = 66", "67 images", "received 66", "Lower k")
     assert_one_line(cli(*words, "k=[5,67]", "--test", labelled), "k = 67", "67 images", "received 66", "Lower k")
@@ -78,8 +78,10 @@ def test_eval_shows_how_far_it_is_and_python_does_not_unless_asked(
     code, _, err = cli(*words, tmp_path / "first", "--baselines")
     assert code == 0, err
     names = ["student", "teacher", "raw pixels", "untrained"]
-    assert err.splitlines() == [f"{name}, {labelled}: 66/66  0:00:00 left" for name in names]
-    assert cli(*words, tmp_path / "first")[2] == "", "all features are there"
+    compared = "knn: 4356/4356  0:00:00 left"
+    lines = [line for name in names for line in (f"{name}, {labelled}: 66/66  0:00:00 left", compared)]
+    assert err.splitlines() == lines
+    assert cli(*words, tmp_path / "first")[2].splitlines() == [compared] * 2, "all features are there"
     carp.evaluate("knn", run, labelled, k=5, out=tmp_path / "second")
     assert capsys.readouterr() == ("", "")
     carp.evaluate("knn", run, labelled, k=5, out=tmp_path / "third", quiet=False)
@@ -158,7 +160,7 @@ def test_stored_features_are_evaluated_without_the_encoder(
     code, out, _ = cli("eval", "knn", "k=5", "--data", tmp_path / "labelled", "--out", tmp_path / "out")
     assert code == 0
     assert f"{100 * carp.evaluate('knn', run, labelled, k=5, out=tmp_path).values['top1@5']:.1f}" in out
-    assert_one_line(cli("eval", "knn", "--data", tmp_path / "flat"), "have no labels")
+    assert_one_line(cli("eval", "knn", "--data", tmp_path / "flat"), "has no labels")
     assert_one_line(cli("embed", run, "--data", labelled, "--out", tmp_path / "flat"), "other features", str(flat))
 
 
@@ -181,6 +183,29 @@ def test_a_test_part_may_lack_classes_and_may_not_have_others(run: Path, labelle
     assert carp.evaluate("knn", run, labelled, test=part, k=1, out=tmp_path).values["top1@1"] == 1.0
     with pytest.raises(carp.errors.DataError, match=r"different classes: 'class-0' is only in"):
         carp.evaluate("knn", run, part, test=labelled, k=1, out=tmp_path)
+
+
+def test_linear_trains_on_crops_or_on_stored_features(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
+    words = ["eval", "linear", run, "--data", labelled, "--branch", "teacher", "--out", tmp_path, "epochs=2"]
+    for flags in ([], ["--cached"]):
+        code, out, err = cli(*words, *flags)
+        assert code == 0, err
+        assert "Linear, top-1" in out
+    results = [json.loads(path.read_text()) for path in (tmp_path / "results").iterdir()]
+    assert {result["settings"]["cached"] for result in results} == {True, False}
+    assert all(len(result["details"]["grid"]) == 40 for result in results)
+    assert not (tmp_path / "linear").exists(), "what was kept to continue is removed in the end"
+    (store,) = (tmp_path / "features").iterdir()
+    assert_one_line(cli("eval", "linear", "--data", store), "random crops of the images", "--cached")
+
+
+def test_an_interrupted_linear_evaluation_does_not_train_again_what_it_finished(
+    run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = carp.evaluate("linear", run, labelled, out=tmp_path, epochs=2)
+    assert (tmp_path / "linear").exists()
+    monkeypatch.setattr("carp.evaluation.linear_training.TwoGrids.step", lambda *_, **__: pytest.fail("it trained"))
+    assert carp.evaluate("linear", run, labelled, out=tmp_path, epochs=2).values == first.values
 
 
 def test_linear_and_few_shot_hold_out_a_fifth_without_test_images(run: Path, labelled: Path, tmp_path: Path) -> None:

@@ -90,7 +90,8 @@ def test_the_python_runs(images: None, monkeypatch: pytest.MonkeyPatch) -> None:
         exec(compile(block, "README.md", "exec"), names)
     assert names["vectors"].shape == (2, TINY["encoder_options"]["channels"][-1])
     assert names["vectors"].dtype == np.float32
-    assert "teacher" in names["result"].values
+    assert "top1@20" in names["result"].values
+    assert len(names["store"].features) == 64
     assert names["z1"].requires_grad
     assert names["prototypes"].grad is not None
 
@@ -105,7 +106,7 @@ def test_the_tree_names_files_that_exist_and_leaves_none_out() -> None:
             assert (parent / name).exists(), f"{parent / name} is in the README only"
             named.add(parent / name)
             folders = {i: folder for i, folder in folders.items() if i < indent} | {indent: parent / name}
-    for folder in ("data", "model", "training"):
+    for folder in ("data", "model", "training", "features"):
         for path in (ROOT / "src" / "carp" / folder).glob("[!_]*.py"):
             assert path in named, f"{path} is not in the README"
 

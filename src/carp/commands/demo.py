@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from carp.commands.evaluate import evaluate_branches, write_result
+from carp.commands.evaluate import evaluate_branches
 from carp.commands.train import train
 from carp.evaluation.result import Result
 
@@ -15,6 +15,4 @@ def demo(*, out: str | Path, **overrides: Any) -> list[Result]:
     run = train(TRAIN, out, "demo", **overrides)
     branches = ("raw pixels", "untrained", "student", "teacher")
     results, _ = evaluate_branches("knn", run.folder, TRAIN, test=TEST, branches=branches, k=20, quiet=False)
-    for result in results:
-        write_result(result, run.folder)
     return results

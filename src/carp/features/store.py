@@ -76,6 +76,10 @@ class Store:
         """Class numbers [M] or [M, C], or None."""
         return self._load(_LABELS) if (self.folder / _LABELS).exists() else None
 
+    def image_of_row(self) -> NDArray[np.int64]:
+        """The number of every row's image in the data, [M]."""
+        return np.delete(np.arange(self.origin.data["images"]), [bad.index for bad in self.unreadable])
+
     def places(self) -> Iterator[str]:
         """Where every image lies."""
         with (self.folder / _PLACES).open() as lines:

@@ -1,0 +1,174 @@
+"""What a protocol is given: features with labels, of images or from a store."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp import distributed
+from carp.commands.stored import open_images, store_features
+from carp.data.named_sets import counterpart
+from carp.data.source import Openable, Source, single_labels, unlabelled
+from carp.errors import ConfigError, DataError
+from carp.evaluation.inputs import Features, Labels
+from carp.evaluation.linear_choice import choose_held_out
+from carp.features.encoder import Encoder
+from carp.features.extract import Precision
+from carp.features.store import Origin, Store, is_store, open_store
+from carp.training.display import Display
+
+FEATURES, LINEAR = "features", "linear"  # sub-folders: stored features, the state of linear classifiers
+_TEST_SHARE = 0.2  # of every class, where a protocol needs test images and none are given
+_SPLIT_SEED = 0
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Features with a label each; neither where every image of the other part is left out in turn."""
+
+    features: Features | None
+    labels: Labels | None
+    classes: tuple[str, ...]
+    images: NDArray[np.int64]
+    """Which image of the data every row is."""
+    origin: Origin
+    left_out: int
+    """Images that cannot be read."""
+    name: str
+
+    def rows(self, chosen: NDArray[np.bool_], name: str) -> "Labelled":
+        """Some of them."""
+        assert self.features is not None
+        assert self.labels is not None
+        features, labels = self.features[chosen], self.labels[chosen]
+        return replace(self, features=features, labels=labels, images=self.images[chosen], name=name)
+
+
+@dataclass(frozen=True)
+class StoredData:
+    """Features that were stored before, in the place of images."""
+
+    store: Store
+
+    @property
+    def name(self) -> str:
+        """What the images are called."""
+        return str(self.store.origin.data["name"])
+
+    @property
+    def labels(self) -> Labels | None:
+        """Those of the images."""
+        return self.store.labels
+
+    def __len__(self) -> int:
+        return len(self.store.features)
+
+
+Opened = Source | StoredData
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Turns what a person names as data into features, with an encoder or without."""
+
+    encoder: Encoder | None
+    model: str | Path | None
+    out: str | Path | None
+    precision: Precision
+    root: str | Path | None
+    download: bool
+    display: Display
+
+    @property
+    def folder(self) -> Path:
+        """Where features and results are kept."""
+        return Path(self.out or self.model or ".")
+
+    def open_both(self, data: Openable, test: Openable | None, *, single: bool) -> tuple[Opened, Opened | None]:
+        """Open training and test part; a data set of the table brings its own test part. `single`: one label each."""
+        if test is None and isinstance(data, str):
+            test = counterpart(data)
+        opened = [self._open(part) for part in (data, test) if part is not None]
+        for part in opened:
+            if part.labels is None:
+                raise unlabelled(part)
+            if single:
+                single_labels(part, "this protocol")
+        return opened[0], opened[1] if test is not None else None
+
+    def _open(self, data: Openable) -> Opened:
+        if isinstance(data, str | Path) and is_store(data):
+            return StoredData(open_store(Path(data)))
+        if self.model is None:
+            raise ConfigError(f"{data} holds no stored features: give a run folder too, or a folder of `carp embed`.")
+        return open_images(data, self.model, self.display, root=self.root, download=self.download)
+
+    def take_both(self, protocol: str, data: Opened, test: Opened | None) -> tuple[Labelled, Labelled]:
+        """Features of both parts; without a test part there are three ways to do without (docs/protocols.md)."""
+        train = self._take(data)
+        if test is not None:
+            return train, _with_classes_of(train, self._take(test))
+        if protocol == "knn":
+            return train, replace(train, features=None, labels=None, name="leave one out")
+        if protocol == "kmeans":
+            return train, replace(train, name="the same images")
+        assert train.labels is not None
+        if train.labels.ndim > 1:
+            raise DataError(f"{train.name} has several labels per image: give test images with --test.")
+        held_out = choose_held_out(train.labels, _TEST_SHARE, _SPLIT_SEED)
+        how = f"{_TEST_SHARE:.0%} of every class, held out"
+        return train.rows(~held_out, train.name), train.rows(held_out, how)
+
+    def _take(self, data: Opened) -> Labelled:
+        """Features that are stored, found, or extracted now."""
+        if isinstance(data, StoredData):
+            store, origin = data.store, data.store.origin
+        else:
+            assert self.encoder is not None
+            assert self.model is not None
+            # Of now: a run that was moved has another name than when its features were extracted
+            origin = self.encoder.origin(data, self.precision)
+            folder = self.folder / FEATURES / origin.key()[:16]
+            store = store_features(self.encoder, data, folder, self.display, precision=self.precision, model=self.model)
+        return Labelled(
+            features=store.features,
+            labels=store.labels,
+            classes=store.classes,
+            images=store.image_of_row(),
+            origin=origin,
+            left_out=len(store.unreadable),
+            name=data.name,
+        )
+
+    def for_crops(self, data: Opened, train: Labelled) -> dict[str, Any]:
+        """What training on random crops of the images needs beside features."""
+        if isinstance(data, StoredData) or self.encoder is None:
+            raise ConfigError("linear trains on random crops of the images: give the images, or add --cached.")
+        return {
+            "encoder": self.encoder.module,
+            "source": data,
+            "indices": train.images,
+            "size": self.encoder.size,
+            "device": self.encoder.device,
+            "precision": self.precision,
+            "weights_hash": f"{self.encoder.hash} {self.encoder.layer}",
+            "state": self.folder / LINEAR if distributed.rank() == 0 else None,
+        }
+
+
+def _with_classes_of(train: Labelled, test: Labelled) -> Labelled:
+    """The test part with the numbers that the training part gives to its classes."""
+    if train.classes == test.classes:
+        return test
+    unknown = sorted(set(test.classes) - set(train.classes))
+    if unknown:
+        raise DataError(f"{train.name} and {test.name} have different classes: '{unknown[0]}' is only in {test.name}.")
+    assert test.labels is not None
+    numbers = np.array([train.classes.index(name) for name in test.classes])
+    if test.labels.ndim == 1:
+        return replace(test, labels=numbers[test.labels], classes=train.classes)
+    labels = np.zeros((len(test.labels), len(train.classes)), dtype=np.int64)
+    labels[:, numbers] = test.labels
+    return replace(test, labels=labels, classes=train.classes)
