@@ -238,6 +238,26 @@ def _table(
         typer.echo(f"table: {out}")
 
 
+@app.command("weights")
+def _weights(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[[NAME:]FILE]", help="A checkpoint to recognise. Default: list all."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything that is known, as JSON.")] = False,
+) -> None:
+    """List the released weights of other methods that CARP reads, or say what a file of weights is.
+
+    Nothing in a file is ever run.
+    """
+    from carp.commands.weights import describe_file, describe_formats, list_formats, recognise_file
+
+    if file is None:
+        typer.echo(list_formats() if as_json else describe_formats())
+    else:
+        typer.echo(recognise_file(file) if as_json else describe_file(file))
+
+
 @app.command("recipes")
 def _recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe's file. Default: list all.")] = None,
