@@ -24,6 +24,7 @@ from carp.features.foreign.tells import Contents
 
 _WRAPPERS = ("module.", "_orig_mod.")
 _SHOWN = 3  # names in a message
+_ANY = "resnet"  # the row of bare encoders, which may come from anywhere
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,10 @@ class _Candidate:
 
     def rank(self, file_name: str) -> tuple[int, int, int, int]:
         """Larger fits better: what tells it, the file's own name, nothing unknown left over, a long prefix."""
-        named = self.method.name.replace("-", "") in re.sub(r"[^a-z0-9]", "", file_name.lower())
-        tells = len(self.layout.tells) + len(self.layout.hints) + 2 * bool(self.layout.prefix)
+        named = self.method.name != _ANY and self.method.name.replace("-", "") in re.sub(
+            r"[\W_]", "", file_name.lower()
+        )
+        tells = len(self.layout.tells) + 2 * len(self.layout.hints) + 2 * bool(self.layout.prefix)
         return tells, int(named), -len(self.unexpected), len(self.layout.prefix)
 
 
@@ -93,10 +96,12 @@ def read_foreign(path: str | Path, method: str | None = None) -> ForeignWeights:
     whole = [c for c in candidates if c.complete and c.told and c.hinted]
     fitting = whole if row is None else [c for c in candidates if c.complete and c.told and c.method is row]
     if row is not None and not fitting:  # a bare encoder may come from anywhere
-        fitting = [replace(c, method=row) for c in whole if c.method.name == "resnet" and not row.traits.cifar]
+        fitting = [replace(c, method=row) for c in whole if c.method.name == _ANY and not row.traits.cifar]
     if not fitting:
         raise _refusal(path, candidates, whole, row)
-    return _finish(path, found, max(fitting, key=lambda c: c.rank(path.name)), whole)
+    likely = max(fitting, key=lambda c: c.rank(path.name))
+    best = next(c for c in fitting if c.method is likely.method)  # its layouts stand in the order of preference
+    return _finish(path, found, best, whole)
 
 
 def _row(method: str | None) -> Method | None:

@@ -12,6 +12,7 @@ import pickletools
 import re
 import warnings
 import zipfile
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,7 +53,6 @@ _INERT_MAPPING = re.compile(
 )
 _WHOLE_MODEL = re.compile(r"torch\.nn\.(modules|parallel)\.|torchvision\.models\.|timm\.|torch\.jit\.")
 _StandIns = list[Callable[..., Any] | tuple[Callable[..., Any], str]]  # as `safe_globals` takes them
-_PYTHON_2 = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 
 
 class _Inert:
@@ -166,7 +166,9 @@ def _names(file: IO[bytes]) -> Iterator[str]:
 
 
 def _full_name(module: str, name: str) -> str:
-    return f"{_PYTHON_2.get(module, module)}.{name}"
+    """The name in Python 3; pickles of protocol 2 have Python 2's."""
+    module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
+    return f"{module}.{name}"
 
 
 def _stand_ins(path: Path, names: set[str]) -> _StandIns:
@@ -180,10 +182,9 @@ def _stand_ins(path: Path, names: set[str]) -> _StandIns:
             inert.append((_Inert, name))
         elif not _PYTORCH.fullmatch(name) or _WHOLE_MODEL.match(name):
             refused.append(name)
-    whole = [name for name in refused if _WHOLE_MODEL.match(name)]
-    if refused and len(whole) == len([n for n in refused if not n.startswith("torch.")]):
+    if refused and all(_WHOLE_MODEL.match(name) for name in refused):
         raise CheckpointError(
-            f"{path} holds a whole model ({whole[0]}), not its weights: save its state_dict() instead."
+            f"{path} is a whole model ({refused[0]}), not its weights: save its state_dict() instead."
         )
     if refused:
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""

@@ -13,6 +13,7 @@ from carp.features.foreign.tells import (
     counters_at_zero,
     never,
     no_classifier,
+    only,
     queue_of,
     small_stem,
     statistics_last,
@@ -232,7 +233,7 @@ METHODS = (
     ),
     Method(
         "simclr", "SimCLR (converted from TensorFlow)",
-        (Layout("state_dict", hints=(counters_at_zero, _CLASSIFIER)),),
+        (Layout("state_dict", hints=(counters_at_zero, only("state_dict"), _CLASSIFIER)),),
         "https://github.com/tonylins/simclr-converter", ("fc.",), mean=(0, 0, 0), std=(1, 1, 1),
         note="takes pixels between 0 and 1, without mean and deviation",
     ),

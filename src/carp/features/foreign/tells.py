@@ -32,6 +32,11 @@ def beside(entry: str) -> Tell:
     return lambda contents: entry in contents.entries
 
 
+def only(entry: str) -> Tell:
+    """Nothing at the top of the file but that entry."""
+    return lambda contents: contents.entries == {entry}
+
+
 def queue_of(length: int) -> Tell:
     """A queue of so many embeddings."""
 
