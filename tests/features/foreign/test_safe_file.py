@@ -164,6 +164,18 @@ def test_functions_of_a_training_script(tmp_path: Path, monkeypatch: pytest.Monk
     assert read_checkpoint(tmp_path / "checkpoint.pth")["optimizer"]["weight_decay_filter"] is not exclude_bias_and_norm
 
 
+@pytest.mark.parametrize("protocol", [4, 5])
+def test_protocols_that_cannot_be_read_safely(protocol: int, tmp_path: Path) -> None:
+    torch.save(narrow().state_dict(), tmp_path / "a.pth", pickle_protocol=protocol)
+    assert "its pickle protocol cannot be read without running it. Nothing was run." in message_of(tmp_path / "a.pth")
+
+
+def test_functions_of_pytorch_are_refused_by_name(tmp_path: Path) -> None:
+    torch.save({"a": Call(torch.save, 1, str(tmp_path / "marker"))}, tmp_path / "a.pth")
+    message = message_of(tmp_path / "a.pth")
+    assert message.endswith("(Unsupported global: GLOBAL torch.serialization.save). Nothing was run.")
+
+
 def test_a_whole_model(tmp_path: Path) -> None:
     torch.save(nn.Sequential(nn.Conv2d(3, 4, 3)), tmp_path / "a.pth")
     assert "is a whole model (torch.nn.modules.c" in message_of(tmp_path / "a.pth")

@@ -153,16 +153,23 @@ def _legacy_names(path: Path) -> set[str]:
 
 def _names(file: IO[bytes]) -> Iterator[str]:
     """The full name of everything that one pickle imports; the pickle is read, not executed."""
-    texts: list[str] = []
+    texts: list[str] = []  # pushed, by themselves or from the memo; STACK_GLOBAL takes the last two
+    memo: dict[int, str] = {}
+    remembered, pushed = 0, ""
     for op, arg, _ in pickletools.genops(file):
         if op.name in {"GLOBAL", "INST"}:
             yield _full_name(*str(arg).split(" ", 1))
-        elif op.name == "STACK_GLOBAL":  # takes its two words from the stack: usually the last two texts
+        elif op.name == "STACK_GLOBAL":
             yield _full_name(*texts[-2:]) if len(texts) > 1 else "?"
         elif op.name.startswith("EXT"):
             yield f"copyreg extension {arg}"
-        elif isinstance(arg, str):
-            texts.append(arg)
+        elif op.name.endswith("PUT") or op.name == "MEMOIZE":
+            memo[int(arg) if arg is not None else remembered] = pushed
+            remembered += 1
+        elif op.name.endswith("GET"):
+            texts.append(memo.get(int(arg or 0), ""))
+        pushed = arg if isinstance(arg, str) and op.name not in {"GLOBAL", "INST"} else ""
+        texts += [pushed] if pushed else []
 
 
 def _full_name(module: str, name: str) -> str:
@@ -202,6 +209,11 @@ def _load(path: Path, inert: _StandIns) -> Any:
             return torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251 - the one safe way in
     except pickle.UnpicklingError as error:
         reason = _first_line(error)
+        if "Unsupported operand" in reason:
+            raise CheckpointError(
+                f"{path} is refused: its pickle protocol cannot be read without running it. Nothing was run. Have its "
+                "tensors saved with safetensors, or by torch.save without a protocol."
+            ) from error
         raise CheckpointError(
             f"{path} is refused: it is not made of tensors and plain data ({reason}). Nothing was run."
         ) from error
@@ -216,5 +228,5 @@ def _damaged(path: Path, error: Exception) -> CheckpointError:
 
 
 def _first_line(error: Exception) -> str:
-    text = " ".join(str(error).split()).removeprefix("Weights only load failed. ")
-    return (text.split(". ")[0][:120] or "no reason given").rstrip(".")
+    text = " ".join(str(error).split()).split("WeightsUnpickler error: ")[-1]  # PyTorch's advice stands before it
+    return (re.split(r"\. | was not an allowed ", text)[0][:120] or "no reason given").rstrip(".")
