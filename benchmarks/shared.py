@@ -37,7 +37,7 @@ def train_carp(source: ArraySource, config: Config) -> tuple[dict[str, nn.Module
         recipe.write_text("")  # nothing but the settings
         run = carp.train(source, folder / "run", recipe, quiet=True, **config.model_dump())
         branches = ("student",) if config.siamese else ("student", "teacher")
-        encoders = {branch: carp.load(run.folder, branch).module for branch in branches}  # type: ignore[arg-type]
+        encoders = {branch: carp.load(run.folder, branch).module for branch in branches}
         return encoders, read_metrics(run.folder / "metrics.jsonl")
 
 

@@ -133,7 +133,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
 @app.command("embed")
 def _embed(
-    model: Annotated[Path, typer.Argument(help="Run folder.")],
+    model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
     data: Annotated[str, typer.Option(help="Images of any kind (docs/data.md), labelled or not.")],
     out: Annotated[Path, typer.Option(help="Folder for the features; the same command again continues there.")],
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
@@ -155,10 +155,10 @@ def _embed(
         model,
         data,
         out,
-        branch=branch,  # type: ignore[arg-type]  # checked there
+        branch=branch,
         layer=layer,
         size=size,
-        precision=precision,  # type: ignore[arg-type]
+        precision=precision,  # type: ignore[arg-type]  # checked there
         batch_size=batch_size,
         form=form,  # type: ignore[arg-type]
         root=root,
@@ -175,12 +175,21 @@ def _eval(
     context: typer.Context,
     protocol: Annotated[str, typer.Argument(help="knn, kmeans, linear, few-shot or all.")],
     model: Annotated[
-        str | None, typer.Argument(help="Run folder; none if --data and --test are folders of `carp embed`.")
+        str | None,
+        typer.Argument(
+            help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`); none if --data and --test are folders "
+            "of `carp embed`."
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the protocol, e.g. k=20.")
     ] = None,
-    data: Annotated[str, typer.Option(help="Labelled images for training, or the folder of their features.")] = "",
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Labelled images for training (docs/data.md; dataset:NAME), or the folder of their features."
+        ),
+    ] = "",
     test: Annotated[
         str | None,
         typer.Option(help="Labelled images to test on. Default: k-NN leaves one out, others hold out a fifth."),
@@ -193,23 +202,36 @@ def _eval(
     cached: Annotated[
         bool, typer.Option("--cached", help="linear: on stored features, without random crops; seconds.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for results and features. Default: the run.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="FILE or METHOD:FILE, in the place of a run: another way to name the model.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for results and features. Default: the run; of weights, a folder of their name here."
+        ),
+    ] = None,
     root: Root = None,
     download: Download = False,
     device: Device = "auto",
 ) -> None:
-    """Evaluate the student and the teacher of a run, or stored features."""
+    """Evaluate the student and the teacher of a run, weights of another method, or stored features."""
     words = [*([model] if model and ("=" in model or model.startswith("-")) else []), *(settings or [])]
     if words and words[0] == model:
         model = None
+    model = weights or model
     overrides = _protocol_settings(context, protocol, words)
     if not data:
         raise ConfigError("--data is missing: give labelled images, e.g. --data LABELLED_FOLDER.")
     if model is None and out is None:
         out = Path()
     from carp.commands.evaluate import evaluate_branches
+    from carp.commands.labelled import home_of
+    from carp.features.encoder import is_weights
     from carp.report.tables import print_results
 
+    if baselines and model is not None and is_weights(model):
+        raise ConfigError("--baselines are those of a run: raw pixels and the encoder that it started from.")
     branches = [*(branch or ["student", "teacher"]), *(["raw pixels", "untrained"] if baselines else [])]
     results, notes = evaluate_branches(
         protocol,
@@ -232,7 +254,7 @@ def _eval(
         print_results(results)
         for note in notes:
             typer.echo(f"note: {note}", err=True)
-        typer.echo(f"results: {Path(out or model or '.') / 'results'}")
+        typer.echo(f"results: {home_of(model, out) / 'results'}")
 
 
 def _protocol_settings(context: typer.Context, protocol: str, words: list[str]) -> dict[str, Any]:
@@ -350,6 +372,26 @@ def _table(
         typer.echo(f"note: {note}", err=True)
     if out is not None:
         typer.echo(f"table: {out}")
+
+
+@app.command("weights")
+def _weights(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[[NAME:]FILE]", help="A checkpoint to recognise. Default: list all."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything that is known, as JSON.")] = False,
+) -> None:
+    """List the released weights of other methods that CARP reads, or say what a file of weights is.
+
+    Nothing in a file is ever run.
+    """
+    from carp.commands.weights import describe_file, describe_formats, list_formats, recognise_file
+
+    if file is None:
+        typer.echo(list_formats() if as_json else describe_formats())
+    else:
+        typer.echo(recognise_file(file) if as_json else describe_file(file))
 
 
 @app.command("recipes")

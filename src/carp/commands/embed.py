@@ -7,7 +7,7 @@ from carp import distributed
 from carp.commands.stored import open_images, store_features
 from carp.data.source import Openable
 from carp.errors import ConfigError, nearest
-from carp.features.encoder import BranchName, load
+from carp.features.encoder import load
 from carp.features.export import write_csv, write_parquet
 from carp.features.extract import Precision
 from carp.features.layers import ENCODER
@@ -23,7 +23,7 @@ def embed(
     data: Openable,
     out: str | Path,
     *,
-    branch: BranchName = "teacher",
+    branch: str = "teacher",
     layer: str = ENCODER,
     size: int | None = None,
     precision: Precision = "fp32",
@@ -37,7 +37,7 @@ def embed(
     """Extract the features of images into a folder; the same call again continues, or finds that all is there.
 
     Args:
-        model: A run folder.
+        model: A run folder, or weights of another method: FILE or METHOD:FILE (`carp weights`).
         data: Images of any kind (docs/data.md), labelled or not.
         out: The folder for the features.
         branch: Which encoder of a run.

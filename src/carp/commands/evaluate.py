@@ -8,17 +8,17 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from carp import distributed
-from carp.commands.labelled import LINEAR, Inputs
+from carp.commands.labelled import LINEAR, Inputs, home_of
 from carp.data.source import Openable
 from carp.errors import ConfigError, DataError
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear_images import linear_on_images
 from carp.evaluation.protocols import PROTOCOLS, SINGLE_LABEL, check_settings, find_protocol, settings_of
 from carp.evaluation.result import Result
-from carp.features.encoder import BranchName, load
+from carp.features.encoder import is_weights, load
 from carp.features.extract import Precision
 from carp.features.layers import ENCODER
 from carp.report.columns import data_name
@@ -34,7 +34,7 @@ def evaluate(
     data: Openable,
     *,
     test: Openable | None = None,
-    branch: BranchName = "teacher",
+    branch: str = "teacher",
     layer: str = ENCODER,
     size: int | None = None,
     precision: Precision = "fp32",
@@ -52,7 +52,8 @@ def evaluate(
 
     Args:
         protocol: `knn`, `kmeans`, `linear` or `few-shot` (docs/protocols.md).
-        model: A run folder; None if `data` and `test` are folders that `embed` wrote.
+        model: A run folder, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and `test` are
+            folders that `embed` wrote.
         data: Labelled images: the bank of k-NN, the training part of the others. Or stored features. A data set of the
             table (`dataset:pets`) brings its own test images.
         test: Labelled images to test on, or their features. Without them k-NN leaves every image out in turn, k-means
@@ -62,7 +63,7 @@ def evaluate(
         size: Side of the images in pixels; that of training if None.
         precision: Of the encoder, `fp32` or `bf16`.
         cached: Train linear classifiers on stored features, not on random crops of the images: seconds for hours.
-        out: Folder for `features` and `results`; the run if None.
+        out: Folder for `features` and `results`; the run if None, or for weights a folder of their name, here.
         root: Folder of torchvision's data sets.
         download: Let torchvision fetch what is missing.
         device: Where to run.
@@ -117,6 +118,8 @@ def evaluate_branches(
         The results, and notes on protocols that the data do not allow. Linear classifiers are trained on stored
         features in `all`: augmented images take hours.
     """
+    if model is None or is_weights(model):
+        branches = ("teacher",)  # there is but one encoder
     names = tuple(PROTOCOLS) if protocol == ALL else (protocol,)
     if protocol == ALL and (settings := set(options) - set(inspect.signature(evaluate).parameters)):
         raise ConfigError(f"'all' takes no settings, received {sorted(settings)[0]}: give them to one protocol.")
@@ -124,17 +127,16 @@ def evaluate_branches(
         options["cached"] = True
     results, refusals = list[Result](), dict[str, DataError]()
     for name in names:
-        for branch in branches if model is not None else branches[:1]:
+        for branch in branches:
             try:
-                results.append(evaluate(name, model, data, branch=cast(BranchName, branch), **options))
+                results.append(evaluate(name, model, data, branch=branch, **options))
             except DataError as error:
                 if protocol != ALL:
                     raise
                 refusals[str(error)] = error
     if not results:
         raise next(iter(refusals.values()))
-    if place := options.get("out") or model:
-        shutil.rmtree(Path(place) / LINEAR, ignore_errors=True)  # what was kept to continue after an interruption
+    shutil.rmtree(home_of(model, options.get("out")) / LINEAR, ignore_errors=True)  # kept to continue, if interrupted
     return results, list(refusals)
 
 

@@ -14,7 +14,7 @@ from carp.data.source import Openable, Source, single_labels, unlabelled
 from carp.errors import ConfigError, DataError
 from carp.evaluation.inputs import Features, Labels
 from carp.evaluation.linear_choice import choose_held_out
-from carp.features.encoder import Encoder
+from carp.features.encoder import Encoder, is_weights, split_weights
 from carp.features.extract import Precision
 from carp.features.store import Origin, Store, is_store, open_store
 from carp.training.display import Display
@@ -22,6 +22,13 @@ from carp.training.display import Display
 FEATURES, LINEAR = "features", "linear"  # sub-folders: stored features, the state of linear classifiers
 _TEST_SHARE = 0.2  # of every class, where a protocol needs test images and none are given
 _SPLIT_SEED = 0
+
+
+def home_of(model: str | Path | None, out: str | Path | None) -> Path:
+    """Where features and results are kept: in a run's own folder; of weights, in one of their name, here."""
+    if out is not None or model is None:
+        return Path(out or ".")
+    return Path(split_weights(model)[1].name.partition(".")[0]) if is_weights(model) else Path(model)
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ class Inputs:
     @property
     def folder(self) -> Path:
         """Where features and results are kept."""
-        return Path(self.out or self.model or ".")
+        return home_of(self.model, self.out)
 
     def open_both(self, data: Openable, test: Openable | None, *, single: bool) -> tuple[Opened, Opened | None]:
         """Open training and test part; a data set of the table brings its own test part. `single`: one label each."""

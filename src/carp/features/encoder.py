@@ -19,6 +19,7 @@ from carp.data.source import ArraySource, Source, is_collection, open_source
 from carp.device import choose_device
 from carp.errors import CheckpointError, ConfigError, DataError, UnreadableImageError, nearest
 from carp.features.extract import Features, Precision, Progress, extract, feature_batches
+from carp.features.foreign import BY_NAME, foreign_encoder
 from carp.features.layers import ENCODER, PROJECTOR, NamedLayer, weights_hash
 from carp.features.store import Origin, Store, fill_store
 from carp.model.branch import Branch
@@ -151,45 +152,77 @@ class _Images:
 
 
 def load(
-    path: str | Path,
-    branch: BranchName = "teacher",
+    model: str | Path,
+    branch: str | Path = "teacher",
     *,
     layer: str = ENCODER,
     size: int | None = None,
     device: str = "auto",
 ) -> Encoder:
-    """Load the encoder of a run.
+    """Load the encoder of a run, or released weights of another method.
 
     Args:
-        path: The run folder.
-        branch: The teacher, the student, or to compare with: the encoder that the run started from (`untrained`), no
-            encoder at all (`raw pixels`, of images no larger than 32 pixels).
-        layer: Which output: `encoder` (pooled), `projector` (the embedding), or the name of a layer of the encoder,
-            such as `layer3`, averaged over places.
+        model: A run folder, a file of weights, or `METHOD:FILE` (`carp weights` lists the methods).
+        branch: Of a run: the teacher, the student, or to compare with: the encoder that the run started from
+            (`untrained`), no encoder at all (`raw pixels`, of images no larger than 32 pixels). Weights have no
+            branches; for them `load("swav", FILE)` is another way to write `load("swav:FILE")`.
+        layer: Which output: `encoder` (pooled), `projector` (the embedding, of a run), or the name of a layer of the
+            encoder, such as `layer3`, averaged over places.
         size: Side of the images in pixels; that of training if None.
         device: Where to run.
     """
+    if model in BY_NAME and branch not in BRANCHES:
+        return _load_weights(f"{model}:{branch}", layer, size, device)
+    if is_weights(model):
+        return _load_weights(str(model), layer, size, device)
     if branch not in BRANCHES:
-        raise CheckpointError(f"branch must be {', '.join(BRANCHES)}, received '{branch}'.{nearest(branch, BRANCHES)}")
-    run = open_run(path)
+        hint = nearest(str(branch), BRANCHES)
+        raise CheckpointError(f"branch must be {', '.join(BRANCHES)}, received '{branch}'.{hint}")
+    run = open_run(model)
     side = run.config.global_size if size is None else size
     module: nn.Module
     if branch == "raw pixels":
         module, layer, side = nn.Flatten(), ENCODER, min(side, _PIXELS)
     else:
-        module = _output(_branch(run, branch), layer)
+        trained = _branch(run, str(branch))
+        module = trained if layer == PROJECTOR else _output(trained.encoder, layer)
     return Encoder(
         module,
         size=side,
         device=choose_device(device),
         name=run.folder.resolve().name,
-        branch=branch,
+        branch=str(branch),
         layer=layer,
         epochs=run.config.epochs if branch in ("teacher", "student") else None,
     )
 
 
-def _branch(run: Run, name: BranchName) -> Branch:
+def is_weights(model: str | Path) -> bool:
+    """Whether a model is a file of weights (or the name of a method and one), and not a run folder."""
+    return split_weights(model)[0] is not None or Path(model).is_file()
+
+
+def split_weights(model: str | Path) -> tuple[str | None, Path]:
+    """Method (None if it is not named) and file of `METHOD:FILE` or `FILE`."""
+    method, sign, file = str(model).partition(":")
+    return (method, Path(file)) if sign and method in BY_NAME and not Path(model).exists() else (None, Path(model))
+
+
+def _load_weights(model: str, layer: str, size: int | None, device: str) -> Encoder:
+    method, file = split_weights(model)
+    if layer == PROJECTOR:
+        raise CheckpointError(f"{file} is loaded without its projector: take --layer encoder, or a layer by name.")
+    module, weights = foreign_encoder(file.expanduser(), method)
+    return Encoder(
+        _output(module, layer),
+        size=weights.method.size if size is None else size,
+        device=choose_device(device),
+        name=file.name.partition(".")[0],
+        layer=layer,
+    )
+
+
+def _branch(run: Run, name: str) -> Branch:
     torch.manual_seed(seed_of(run.config.seed, Purpose.WEIGHTS))  # as training does
     model = Branch(run.config)
     if name != "untrained":
@@ -199,10 +232,8 @@ def _branch(run: Run, name: BranchName) -> Branch:
     return model
 
 
-def _output(model: Branch, layer: str) -> nn.Module:
-    if layer == PROJECTOR:
-        return model
-    return model.encoder if layer == ENCODER else NamedLayer(model.encoder, layer)
+def _output(encoder: nn.Module, layer: str) -> nn.Module:
+    return encoder if layer == ENCODER else NamedLayer(encoder, layer)
 
 
 def _checked(pixels: NDArray[np.uint8]) -> Pixels:

@@ -1,0 +1,125 @@
+"""`carp weights`: the released weights of other methods, and what a file of weights is."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from carp.features.foreign import BY_NAME, METHODS, ForeignWeights, Method, read_foreign
+from carp.report.columns import Column
+from carp.report.join import Row
+from carp.report.paper import published
+
+_PUBLISHED = {
+    "linear": Column("linear", "imagenet", "top1"),
+    "k-NN": Column("knn", "imagenet", "top1_k20"),
+    "k-NN, 8 sets": Column("knn", "average", "top1_k20"),
+}
+_SHOWN = 6  # names of leftovers
+
+
+def list_formats() -> str:
+    """Every row as JSON, with its published numbers in percent."""
+    return json.dumps([_as_json(method) for method in METHODS], indent=1, ensure_ascii=False)
+
+
+def describe_formats() -> str:
+    """The table as text."""
+    table = Table(title="Weights that CARP reads", title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("name", no_wrap=True)
+    table.add_column("method", no_wrap=True)
+    for name in ("epochs", *_PUBLISHED):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("source", no_wrap=True)
+    for method in METHODS:
+        numbers = _published(method)
+        cells = [f"{numbers[name]:.1f}" if name in numbers else "" for name in _PUBLISHED]
+        title = method.title if method.verified else f"{method.title} (layout not verified)"
+        table.add_row(method.name, title, str(method.epochs or ""), *cells, method.source)
+    text = io.StringIO()
+    Console(file=text, width=200).print(table)
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    lines += ["Numbers: the paper's, top-1 in percent; linear and k-NN (k = 20) on ImageNet, k-NN as a mean of 8 sets."]
+    lines += [f"{method.name}: {method.note}." for method in METHODS if method.note]
+    return "\n".join(
+        [*lines, "`carp weights FILE` says what a file is; `carp weights NAME:FILE` reads it as one of these."]
+    )
+
+
+def recognise_file(file: str) -> str:
+    """What a file is, as JSON."""
+    found = _read(file)
+    known = {
+        "method": found.method.name,
+        "also": list(found.also),
+        "architecture": str(found.architecture),
+        "tensors": len(found.tensors),
+        "parameters": _parameters(found),
+        "leftovers": list(found.leftovers),
+        "unexpected": list(found.unexpected),
+        "beside": list(found.beside),
+        "size": found.method.size,
+        "sha256": found.sha256,
+    }
+    return json.dumps({"path": str(found.path), **known}, indent=1, ensure_ascii=False)
+
+
+def describe_file(file: str) -> str:
+    """What a file is, what will be loaded and what is left over, as text."""
+    found = _read(file)
+    method = found.method
+    same = f"   (the same layout: {', '.join(found.also)})" if found.also else ""
+    lines = [
+        f"file        {found.path}   sha256 {found.sha256[:16]}…",
+        f"format      {method.name}: {method.title}{same}",
+        f"encoder     {found.architecture}, {_parameters(found):,} parameters in {len(found.tensors)} tensors",
+        f"images      {method.size} pixels, {_normalisation(method)}",
+        f"left over   {_few(found.leftovers)}",
+    ]
+    lines += [f"unexpected  {_few(found.unexpected)}"] if found.unexpected else []
+    lines += [f"beside      {_few(found.beside)}"] if found.beside else []
+    lines += [f"note        {method.note}"] if method.note else []
+    return "\n".join([*lines, f"source      {method.source}"])
+
+
+def _read(file: str) -> ForeignWeights:
+    """`NAME:FILE`, or a file alone; a colon may belong to the path."""
+    name, colon, path = file.partition(":")
+    if colon and not Path(file).exists() and (name in BY_NAME or "/" not in name):
+        return read_foreign(path, name)
+    return read_foreign(file)
+
+
+def _published(method: Method) -> dict[str, float]:
+    """The paper's numbers for it, in percent."""
+    _, cells = published()
+    row = Row(method.paper, epochs=method.epochs, published=True, compared=method.paper != "Supervised")
+    found = {name: cells.get((row, column)) for name, column in _PUBLISHED.items()}
+    return {name: value.mean for name, value in found.items() if value is not None}
+
+
+def _as_json(method: Method) -> dict[str, Any]:
+    fields = ("name", "title", "source", "read_in", "paper", "epochs", "mean", "std", "size", "verified", "note")
+    entries = [layout.path for layout in method.layouts]
+    prefixes = [layout.prefix for layout in method.layouts]
+    known = {key: getattr(method, key) for key in fields}
+    return {**known, "entries": entries, "prefixes": prefixes, "heads": method.heads, "published": _published(method)}
+
+
+def _parameters(found: ForeignWeights) -> int:
+    return sum(tensor.numel() for name, tensor in found.tensors.items() if "running_" not in name)
+
+
+def _normalisation(method: Method) -> str:
+    if method.mean == (0, 0, 0):
+        return "trained on pixels between 0 and 1 (translated from ImageNet's mean and deviation)"
+    return "ImageNet's mean and deviation"
+
+
+def _few(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return (", ".join(names[:_SHOWN]) or "nothing") + more
