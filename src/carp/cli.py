@@ -125,6 +125,9 @@ Branches = Annotated[
 ]
 Layer = Annotated[str, typer.Option(help="Which output: encoder (pooled), projector, or a layer such as layer3.")]
 Size = Annotated[int | None, typer.Option(min=1, help="Side of the images in pixels. Default: that of training.")]
+Resize = Annotated[
+    int | None, typer.Option(min=1, help="Shorter side before the centre is cut. Default: 8/7 of the size.")
+]
 Precision = Annotated[str, typer.Option(help="Of the encoder: fp32 or bf16.")]
 Root = Annotated[Path | None, typer.Option(help="Folder of torchvision's data sets.")]
 Download = Annotated[bool, typer.Option("--download", help="Let torchvision fetch what is missing.")]
@@ -139,6 +142,7 @@ def _embed(
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     layer: Layer = "encoder",
     size: Size = None,
+    resize: Resize = None,
     precision: Precision = "fp32",
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
     form: Annotated[
@@ -158,6 +162,7 @@ def _embed(
         branch=branch,
         layer=layer,
         size=size,
+        resize=resize,
         precision=precision,  # type: ignore[arg-type]  # checked there
         batch_size=batch_size,
         form=form,  # type: ignore[arg-type]
@@ -198,6 +203,7 @@ def _eval(
     baselines: Annotated[bool, typer.Option("--baselines", help="Also raw pixels and the untrained encoder.")] = False,
     layer: Layer = "encoder",
     size: Size = None,
+    resize: Resize = None,
     precision: Precision = "fp32",
     cached: Annotated[
         bool, typer.Option("--cached", help="linear: on stored features, without random crops; seconds.")
@@ -241,6 +247,7 @@ def _eval(
         test=test,
         layer=layer,
         size=size,
+        resize=resize,
         precision=precision,
         cached=cached,
         out=out,

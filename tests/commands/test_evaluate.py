@@ -78,7 +78,7 @@ def test_eval_shows_how_far_it_is_and_python_does_not_unless_asked(
     code, _, err = cli(*words, tmp_path / "first", "--baselines")
     assert code == 0, err
     names = ["student", "teacher", "raw pixels", "untrained"]
-    compared = "knn: 4356/4356  0:00:00 left"
+    compared = "knn: 66/66  0:00:00 left"
     lines = [line for name in names for line in (f"{name}, {labelled}: 66/66  0:00:00 left", compared)]
     assert err.splitlines() == lines
     assert cli(*words, tmp_path / "first")[2].splitlines() == [compared] * 2, "all features are there"
@@ -112,7 +112,7 @@ def test_eval_writes_and_prints_what_it_found(cli: Cli, run: Path, labelled: Pat
     assert {result["model"]["branch"] for result in results} == {"raw pixels", "untrained", "student", "teacher"}
     for result in results:
         assert result["settings"] == {
-            "size": 32, "precision": "fp32", "k": [5], "temperature": 0.07, "leave_one_out": True
+            "size": 32, "resize": 32, "precision": "fp32", "k": [5], "temperature": 0.07, "leave_one_out": True
         }  # fmt: skip
         assert result["data"]["train"] == str(labelled)
         assert result["data"]["test"] == "leave one out"

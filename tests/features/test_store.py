@@ -23,7 +23,7 @@ from carp.errors import ConfigError, DataError, ModelError
 from carp.features import part_file
 from carp.features.encoder import Encoder
 from carp.features.export import write_csv, write_parquet
-from carp.features.extract import extract
+from carp.features.extract import evaluation_crop, extract
 from carp.features.layers import NamedLayer, weights_hash
 from carp.features.store import fill_store, is_store, open_store
 from tests.helpers import tiny_images, write_images
@@ -271,3 +271,13 @@ def test_the_hash_of_weights_sees_every_weight_and_the_strides() -> None:
     with torch.no_grad():
         one.bias[0] += 1e-6
     assert weights_hash(one) != before
+
+
+def test_images_are_scaled_and_cut_as_asked() -> None:
+    pixels = np.zeros((96, 192, 3), dtype=np.uint8)
+    pixels[24:72, 72:120] = 255  # the middle
+    assert evaluation_crop(pixels, 48, 96).min() == 255
+    assert 0.2 < (evaluation_crop(pixels, 48, 48) > 127).mean() < 0.3
+    assert evaluation_crop(pixels, 224).shape == (224, 224, 3)
+    with pytest.raises(ConfigError, match=r"scaled to 16 pixels .* cut to 32"):
+        Encoder(Colours(), size=32, resize=16, device=CPU)

@@ -26,6 +26,7 @@ def embed(
     branch: str = "teacher",
     layer: str = ENCODER,
     size: int | None = None,
+    resize: int | None = None,
     precision: Precision = "fp32",
     batch_size: int = 256,
     form: Form = "npy",
@@ -43,6 +44,7 @@ def embed(
         branch: Which encoder of a run.
         layer: `encoder` (pooled output), `projector`, or the name of a layer.
         size: Side of the images in pixels; that of training if None.
+        resize: What their shorter side is scaled to before the centre is cut; 8/7 of `size` if None.
         precision: `bf16` is faster where the processor supports it.
         batch_size: Images at a time.
         form: `parquet` and `csv` write one file more into the folder.
@@ -53,10 +55,8 @@ def embed(
     """
     if form not in FORMS:
         raise ConfigError(f"there is no format '{form}'.{nearest(form, FORMS)} Formats: {', '.join(FORMS)}.")
-    if size is not None and size < 1:
-        raise ConfigError(f"size must be at least 1 pixel, received {size}.")
     display = Display(quiet=quiet or distributed.rank() > 0)
-    encoder = load(model, branch, layer=layer, size=size, device=device)
+    encoder = load(model, branch, layer=layer, size=size, resize=resize, device=device)
     source = open_images(data, model, display, root=root, download=download)
     store = store_features(encoder, source, Path(out), display, precision=precision, batch_size=batch_size, model=model)
     if form != "npy" and distributed.rank() == 0:

@@ -37,6 +37,7 @@ def evaluate(
     branch: str = "teacher",
     layer: str = ENCODER,
     size: int | None = None,
+    resize: int | None = None,
     precision: Precision = "fp32",
     cached: bool = False,
     out: str | Path | None = None,
@@ -61,6 +62,7 @@ def evaluate(
         branch: Which encoder of the run: `teacher`, `student`, `untrained` or `raw pixels`.
         layer: `encoder` (pooled output), `projector`, or the name of a layer.
         size: Side of the images in pixels; that of training if None.
+        resize: What their shorter side is scaled to before the centre is cut; 8/7 of `size` if None.
         precision: Of the encoder, `fp32` or `bf16`.
         cached: Train linear classifiers on stored features, not on random crops of the images: seconds for hours.
         out: Folder for `features` and `results`; the run if None, or for weights a folder of their name, here.
@@ -76,7 +78,7 @@ def evaluate(
     """
     settings = check_settings(protocol, settings)
     display = Display(quiet=quiet or distributed.rank() > 0)
-    encoder = None if model is None else load(model, branch, layer=layer, size=size, device=device)
+    encoder = None if model is None else load(model, branch, layer=layer, size=size, resize=resize, device=device)
     inputs = Inputs(encoder, model, out, precision, root, download, display)
     opened = inputs.open_both(data, test, single=protocol in SINGLE_LABEL)
     if protocol == "knn":

@@ -160,7 +160,7 @@ def _neighbours(
                 _hide_own(similarity_qm, start, first)
             _keep_largest(similarity_qm, first, keys_QK[start : start + rows])
             done = first * len(queries) + len(scale_m) * min(start + rows, len(queries))
-            progress(done, len(bank) * len(queries))
+            progress(done // len(bank), len(queries))
     return keys_QK
 
 

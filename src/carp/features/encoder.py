@@ -18,7 +18,7 @@ from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, Source, is_collection, open_source
 from carp.device import choose_device
 from carp.errors import CheckpointError, ConfigError, DataError, UnreadableImageError, nearest
-from carp.features.extract import Features, Precision, Progress, extract, feature_batches
+from carp.features.extract import Features, Precision, Progress, extract, feature_batches, usual_resize
 from carp.features.foreign import BY_NAME, foreign_encoder
 from carp.features.layers import ENCODER, PROJECTOR, NamedLayer, weights_hash
 from carp.features.store import Origin, Store, fill_store
@@ -44,8 +44,15 @@ class Encoder:
         branch: str = "",
         layer: str = ENCODER,
         epochs: int | None = None,
+        resize: int | None = None,
     ) -> None:
         self.module, self.size, self.device = module.eval().to(device), size, device
+        self.resize = usual_resize(size) if resize is None else resize
+        if not 1 <= self.size <= self.resize:
+            raise ConfigError(
+                f"images are scaled to {self.resize} pixels (resize) and then cut to {self.size} (size): size must be "
+                "at least 1, and resize at least size."
+            )
         self.name, self.branch, self.layer, self.epochs = name, branch, layer, epochs
 
     def __repr__(self) -> str:
@@ -80,6 +87,7 @@ class Encoder:
             device=self.device,
             batch_size=batch_size,
             precision=precision,
+            resize=self.resize,
         )
         return fill_store(folder, origin, source, encode, batch_size=batch_size, progress=progress)
 
@@ -89,7 +97,7 @@ class Encoder:
             raise ConfigError(f"precision must be {' or '.join(get_args(Precision))}, received '{precision}'.")
         return Origin(
             model=self.description(),
-            transform={"size": self.size, "precision": precision},
+            transform={"size": self.size, "resize": self.resize, "precision": precision},
             data={"name": source.name, "fingerprint": source.fingerprint, "images": len(source)},
         )
 
@@ -157,6 +165,7 @@ def load(
     *,
     layer: str = ENCODER,
     size: int | None = None,
+    resize: int | None = None,
     device: str = "auto",
 ) -> Encoder:
     """Load the encoder of a run, or released weights of another method.
@@ -169,12 +178,14 @@ def load(
         layer: Which output: `encoder` (pooled), `projector` (the embedding, of a run), or the name of a layer of the
             encoder, such as `layer3`, averaged over places.
         size: Side of the images in pixels; that of training if None.
+        resize: What their shorter side is scaled to before the centre is cut; 8/7 of `size` if None, and `size` itself
+            for images of at most 64 pixels.
         device: Where to run.
     """
     if model in BY_NAME and branch not in BRANCHES:
-        return _load_weights(f"{model}:{branch}", layer, size, device)
+        return _load_weights(f"{model}:{branch}", layer, size, resize, device)
     if is_weights(model):
-        return _load_weights(str(model), layer, size, device)
+        return _load_weights(str(model), layer, size, resize, device)
     if branch not in BRANCHES:
         hint = nearest(str(branch), BRANCHES)
         raise CheckpointError(f"branch must be {', '.join(BRANCHES)}, received '{branch}'.{hint}")
@@ -182,7 +193,7 @@ def load(
     side = run.config.global_size if size is None else size
     module: nn.Module
     if branch == "raw pixels":
-        module, layer, side = nn.Flatten(), ENCODER, min(side, _PIXELS)
+        module, layer, side, resize = nn.Flatten(), ENCODER, min(side, _PIXELS), None
     else:
         trained = _branch(run, str(branch))
         module = trained if layer == PROJECTOR else _output(trained.encoder, layer)
@@ -194,6 +205,7 @@ def load(
         branch=str(branch),
         layer=layer,
         epochs=run.config.epochs if branch in ("teacher", "student") else None,
+        resize=resize,
     )
 
 
@@ -208,7 +220,7 @@ def split_weights(model: str | Path) -> tuple[str | None, Path]:
     return (method, Path(file)) if sign and method in BY_NAME and not Path(model).exists() else (None, Path(model))
 
 
-def _load_weights(model: str, layer: str, size: int | None, device: str) -> Encoder:
+def _load_weights(model: str, layer: str, size: int | None, resize: int | None, device: str) -> Encoder:
     method, file = split_weights(model)
     if layer == PROJECTOR:
         raise CheckpointError(f"{file} is loaded without its projector: take --layer encoder, or a layer by name.")
@@ -219,6 +231,7 @@ def _load_weights(model: str, layer: str, size: int | None, device: str) -> Enco
         device=choose_device(device),
         name=file.name.partition(".")[0],
         layer=layer,
+        resize=resize,
     )
 
 

@@ -90,6 +90,7 @@ def feature_batches(
     device: torch.device,
     batch_size: int = 256,
     precision: Precision = "fp32",
+    resize: int | None = None,
 ) -> Iterator[FeatureBatch]:
     """The same a batch at a time; with bf16 the encoder runs in that precision, and features are float32 still."""
     was_training = encoder.training
@@ -102,7 +103,7 @@ def feature_batches(
         return features_BF.float().cpu().numpy()
 
     try:
-        batches = _batches(source, size, batch_size)
+        batches = _batches(source, size, batch_size, resize)
         # On a CPU both would share the cores, and the encoder is slower for it than it waits
         yield from _encoded(features, batches if device.type == "cpu" else one_ahead(batches))
     finally:
@@ -130,11 +131,14 @@ def _collect(batches: Iterable[FeatureBatch], source: Source, progress: Progress
     return Extracted(np.concatenate(parts), np.array(indices, dtype=np.int64), unreadable, source.name)
 
 
-def evaluation_crop(pixels: Pixels, size: int) -> Pixels:
-    """What the encoder sees of an image at evaluation: [size, size, 3]."""
-    if size <= SMALL_IMAGE:
-        return fit_square(pixels, size)
-    larger = round(size * _RESIZE)
+def usual_resize(size: int) -> int:
+    """The shorter side that images are scaled to before the centre is cut: small images are taken whole."""
+    return size if size <= SMALL_IMAGE else round(size * _RESIZE)
+
+
+def evaluation_crop(pixels: Pixels, size: int, resize: int | None = None) -> Pixels:
+    """What the encoder sees of an image at evaluation: the shorter side scaled to `resize`, the centre cut."""
+    larger = usual_resize(size) if resize is None else resize
     margin = (larger - size) // 2
     return fit_square(pixels, larger)[margin : margin + size, margin : margin + size]
 
@@ -146,9 +150,10 @@ class _Batch:
     unreadable: list[Unreadable]
 
 
-def _batches(source: Source, size: int, batch_size: int) -> Iterator[_Batch]:
+def _batches(source: Source, size: int, batch_size: int, resize: int | None = None) -> Iterator[_Batch]:
     starts = range(0, len(source), batch_size)
-    if isinstance(source, ArraySource) and source.images.shape[1:3] == (size, size) and size <= SMALL_IMAGE:
+    as_it_is = size == (usual_resize(size) if resize is None else resize)
+    if isinstance(source, ArraySource) and source.images.shape[1:3] == (size, size) and as_it_is:
         bad = source.unreadable if isinstance(source, HeldSource) else {}
         for start in starts:
             images = source.images[start : start + batch_size]
@@ -159,7 +164,7 @@ def _batches(source: Source, size: int, batch_size: int) -> Iterator[_Batch]:
 
     def crop(index: int) -> Pixels | Unreadable:
         try:
-            return evaluation_crop(read(source, index), size)
+            return evaluation_crop(read(source, index), size, resize)
         except UnreadableImageError as error:
             return Unreadable(index, error.place, error.reason)
 
