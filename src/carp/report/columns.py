@@ -23,7 +23,9 @@ _OTHER_DATA = {
     AVERAGE: "Average",
 }
 _PER_CLASS = "mean_per_class"
+_BEST_ON_TEST = "best_top1_on_test"
 _WORDS = {
+    _BEST_ON_TEST: "best top-1 on the test images",
     "top1": "top-1",
     "top5": "top-5",
     _PER_CLASS: "mean per class",
@@ -78,7 +80,7 @@ class Column:
     @property
     def parts(self) -> list[str]:
         """The name of the value taken apart: `mean_per_class_k20` is `mean_per_class` and `k20`."""
-        return re.findall(rf"{_PER_CLASS}|[^_]+", self.metric)
+        return re.findall(rf"{_PER_CLASS}|{_BEST_ON_TEST}|[^_]+", self.metric)
 
     def __str__(self) -> str:
         return f"{self.protocol} {self.data} {self.metric}"

@@ -6,23 +6,30 @@ from rich.console import Console
 from rich.table import Table
 
 from carp.evaluation.result import Result
-from carp.report.columns import PROTOCOLS, column_of, data_name
+from carp.report.columns import PROTOCOLS, Column, column_of, data_name, headline_columns
 
 
 def print_results(results: Sequence[Result]) -> None:
-    """All values of results of one data set in percent, with their deviation; the best of a row bold."""
+    """The values of results of one data set in percent, with their deviation; the best of a row bold.
+
+    All values of one protocol; of several those that the paper's tables show.
+    """
     models = list(dict.fromkeys(_model(result) for result in results))
-    cells: dict[str, dict[str, tuple[float, float | None]]] = {}
+    cells: dict[Column, dict[str, tuple[float, float | None]]] = {}
     for result in results:
         for name, value in result.values.items():
-            words = ", ".join(column_of(result.protocol, "", name).words)
-            measure = f"{PROTOCOLS.get(result.protocol, result.protocol)}, {words}"
-            cells.setdefault(measure, {})[_model(result)] = (value, result.spread.get(name))
+            column = column_of(result.protocol, result.data["train"], name)
+            cells.setdefault(column, {})[_model(result)] = (value, result.spread.get(name))
+    columns = list(cells)
+    if len({column.protocol for column in columns}) > 1:
+        columns = headline_columns(columns)
     table = Table(title=f"{data_name(results[0].data['train'])}, %", title_justify="left")
     table.add_column("measure")
     for model in models:
         table.add_column(model, justify="right")
-    for measure, values in cells.items():
+    for column in columns:
+        values = cells[column]
+        measure = ", ".join([PROTOCOLS.get(column.protocol, column.protocol), *column.words])
         best = max(round(100 * value, 1) for value, _ in values.values())
         table.add_row(measure, *(_text(values.get(model), best if len(models) > 1 else None) for model in models))
     Console(soft_wrap=True).print(table)
