@@ -26,6 +26,7 @@ class Purpose(IntEnum):
     STEP = 5
     BANK = 6
     SUBSTITUTE = 7
+    ATTACK = 20
 
 
 def key(*coordinates: ArrayLike) -> NDArray[np.uint64]:
