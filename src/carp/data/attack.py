@@ -26,10 +26,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Attack:
-    """A way to alter an image: `apply(pixels, strength, draws, other)`.
-
-    `draws` are numbers in [0, 1), `other` gives another image. Larger or smaller strengths are harder, as `meaning` says.
-    """
+    """A way to alter an image, with strengths from the mildest to the hardest."""
 
     number: int  # part of the hash: never changes
     strengths: tuple[float, ...]
@@ -51,8 +48,8 @@ class Material:
         return uniforms(self.stream, 16)
 
 
-def _as_jpeg(material: Material, quality: float) -> Pixels:
-    return material.pixels  # what is stored is the JPEG: see `encoded`
+def _as_it_is(material: Material, _quality: float) -> Pixels:
+    return material.pixels  # the quality is that of the file: see `attacked`
 
 
 def _crop(material: Material, percent: float) -> Pixels:
@@ -104,6 +101,7 @@ def _text(material: Material, lines: float) -> Pixels:
     for line in range(int(lines)):
         size = max(8, round(image.height * (0.08 + 0.08 * draws[3 * line % 16])))
         words = _WORDS[int(draws[(3 * line + 1) % 16] * len(_WORDS))]
+        size = max(8, min(size, int(size * image.width / draw.textlength(words, ImageFont.load_default(size)))))
         font = ImageFont.load_default(size)
         room = max(0.0, image.width - draw.textlength(words, font))
         place = (draws[(3 * line + 2) % 16] * room, (line + draws[(5 * line + 7) % 16]) / lines * (image.height - size))
@@ -149,7 +147,7 @@ def _print_and_scan(material: Material, level: float) -> Pixels:
 
 
 ATTACKS: dict[str, Attack] = {
-    "jpeg": Attack(1, (75, 50, 30, 20, 15, 10, 8, 5, 3), "quality of the JPEG", _as_jpeg),
+    "jpeg": Attack(1, (75, 50, 30, 20, 15, 10, 8, 5, 3), "quality of the JPEG", _as_it_is),
     "crop": Attack(2, (10, 15, 20, 30, 40, 50, 60, 70, 80), "percent of the surface that is removed", _crop),
     "resize": Attack(3, (75, 50, 25), "percent of the sides", _resize),
     "blur": Attack(4, (0.5, 1, 2, 3), "deviation in percent of the longer side", _blur),
