@@ -103,10 +103,12 @@ def revisited(encoder: nn.Module, args: argparse.Namespace) -> dict[str, Result]
             encoded = features(encoder, part, name, args.cache, scale=scale, boxes=boxes, max_side=args.max_side)
             parts[name].append(encoded)
     levels = truth.levels()
-    averaged = {name: (sum(scaled) / np.float32(len(scaled))) for name, scaled in parts.items()}
+    averaged: dict[str, Features] = {name: np.stack(scaled).mean(axis=0) for name, scaled in parts.items()}
+    whole = features(encoder, queries, "queries-whole", args.cache, max_side=args.max_side)
     by_chance = np.random.default_rng(0).standard_normal((len(queries) + len(database), 8)).astype(np.float32)
     return {
         "1 scale": retrieval(parts["queries"][0], parts["database"][0], levels),
+        "1 scale, queries not cut": retrieval(whole, parts["database"][0], levels),
         "3 scales": retrieval(averaged["queries"], averaged["database"], levels),
         "by chance": retrieval(by_chance[: len(queries)], by_chance[len(queries) :], levels),
     }

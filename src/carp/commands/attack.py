@@ -65,6 +65,8 @@ def attack(
     names = _names(attacks)
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, received {limit}.")
+    if seed < 0:
+        raise ConfigError(f"seed must be at least 0, received {seed}.")
     if sheet is not None and Path(sheet).suffix.lower() != ".png":
         raise ConfigError(f"the sheet is a PNG: its name must end in .png, received {sheet}.")
     display, folder = Display(quiet=quiet), Path(out)

@@ -171,11 +171,13 @@ def read_relevance(
     judged = [Judged(_NONE, itself) for itself in own]
     places = queries.find(found, named_by=str(path))
     for place, (name, (relevant, junk)) in zip(places.tolist(), found.items(), strict=True):
-        positives, ignored = (np.unique(database.find(names, named_by=str(path))) for names in (relevant, junk))
-        positives = np.setdiff1d(positives, own[place])
+        before = judged[place]  # a query may be there under several names
+        positives, ignored = (database.find(names, named_by=str(path)) for names in (relevant, junk))
+        positives = np.setdiff1d(np.union1d(before.positives, positives), own[place])
+        ignored = np.union1d(before.junk, ignored)
         if len(both := np.intersect1d(positives, ignored)):
             raise DataError(f"{path}: for the query '{name}', '{database_names[both[0]]}' is both relevant and junk.")
-        judged[place] = Judged(positives, np.union1d(ignored, own[place]))
+        judged[place] = Judged(positives, ignored)
     return judged
 
 

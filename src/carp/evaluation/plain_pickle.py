@@ -18,7 +18,7 @@ from carp.errors import DataError
 _PLAIN_VALUES = """
 PROTO FRAME STOP MARK POP POP_MARK DUP NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG LONG1 LONG4 FLOAT BINFLOAT
 STRING BINSTRING SHORT_BINSTRING UNICODE BINUNICODE SHORT_BINUNICODE BINUNICODE8 BINBYTES SHORT_BINBYTES BINBYTES8
-EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM SETITEMS
+BYTEARRAY8 EMPTY_LIST APPEND APPENDS LIST EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_DICT DICT SETITEM SETITEMS
 PUT BINPUT LONG_BINPUT GET BINGET LONG_BINGET MEMOIZE
 """
 _ALLOWED = frozenset({*_PLAIN_VALUES.split(), "GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"})  # the last four: arrays
@@ -53,15 +53,31 @@ class _Array:
 
     def __setstate__(self, state: object) -> None:
         match state:
-            case (int(), tuple() as shape, _Kind() as kind, by_columns, bytes() as raw):
-                if len(shape) > 2 or not all(isinstance(side, int) and side >= 0 for side in shape):
-                    raise _Refused("it holds an array of more than two dimensions")
-                flat = np.frombuffer(raw, dtype=kind.dtype)
-                if flat.size != int(np.prod(shape, dtype=object)):
-                    raise _Refused("it holds an array whose bytes do not fit its shape")
-                self.values = flat.reshape(shape, order="F" if by_columns else "C").tolist()
+            case (int(), shape, kind, by_columns, raw):
+                self.values = _values(raw, kind, shape, by_columns=bool(by_columns))
             case _:
                 raise _Refused("it holds an array of another form than NumPy writes")
+
+
+class _FromBuffer:
+    """Stands for an array as the newest protocol writes it."""
+
+    def __new__(cls, raw: object = b"", kind: object = None, shape: object = (), order: object = "C") -> Any:
+        """Its values."""
+        return _values(raw, kind, shape, by_columns=order == "F")
+
+    def __setstate__(self, _state: object) -> None:
+        raise _Refused("it sets the state of an array")
+
+
+def _values(raw: object, kind: object, shape: object, *, by_columns: bool) -> Any:
+    if not isinstance(raw, bytes | bytearray) or not isinstance(kind, _Kind) or not isinstance(shape, tuple):
+        raise _Refused("it holds an array of another form than NumPy writes")
+    if len(shape) > 2 or not all(isinstance(side, int) and side >= 0 for side in shape):
+        raise _Refused("it holds an array of more than two dimensions")
+    if len(raw) != kind.dtype.itemsize * int(np.prod(shape, dtype=object)):
+        raise _Refused("it holds an array whose bytes do not fit its shape")
+    return np.frombuffer(raw, dtype=kind.dtype).reshape(shape, order="F" if by_columns else "C").tolist()
 
 
 class _Scalar:
@@ -93,11 +109,17 @@ class _Bytes:
 _NAMES: dict[tuple[str, str], type] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Kind,
-    ("numpy.core.multiarray", "_reconstruct"): _Array,
-    ("numpy._core.multiarray", "_reconstruct"): _Array,
-    ("numpy.core.multiarray", "scalar"): _Scalar,
-    ("numpy._core.multiarray", "scalar"): _Scalar,
     ("_codecs", "encode"): _Bytes,
+    ("__builtin__", "bytes"): _Bytes,
+    **{
+        (f"numpy.{core}.{module}", name): stands
+        for core in ("core", "_core")  # before and since NumPy 2
+        for module, name, stands in (
+            ("multiarray", "_reconstruct", _Array),
+            ("multiarray", "scalar", _Scalar),
+            ("numeric", "_frombuffer", _FromBuffer),
+        )
+    },
 }
 
 
@@ -116,8 +138,8 @@ def read_plain_pickle(raw: bytes, place: str) -> Any:
         return _without_arrays(_Reader(io.BytesIO(raw), encoding="latin1").load(), set())
     except _Refused as reason:
         raise DataError(
-            f"{place} is refused: {reason}. A ground truth is a pickle of lists, dictionaries, arrays, texts and "
-            "numbers only, or JSON."
+            f"{place} is refused: {' '.join(str(reason).split())[:200]}. A ground truth is a pickle of lists, "
+            "dictionaries, arrays, texts and numbers only, or JSON."
         ) from None
     except Exception as error:  # damage: pickle raises nearly anything
         raise DataError(f"{place} is no whole pickle: {' '.join(str(error).split())[:100].rstrip('.')}.") from error

@@ -17,6 +17,7 @@ from carp.errors import DataError
 from carp.evaluation.inputs import Features, check_features, norms, spans
 
 _KEPT = 1e-7  # of the largest variance: what is below is rounding of float32
+_SAME = 1e-12  # variance of vectors of length 1 that differ by rounding only
 _NAMES = ("mean", "axes")
 
 
@@ -91,7 +92,7 @@ def fit_whitening(features: Features, *, dimensions: int | None = None) -> White
     variances, axes = np.linalg.eigh((squares - len(features) * np.outer(mean, mean)) / (len(features) - 1))
     variances, axes = variances[::-1], axes[:, ::-1].T
     usable = min(int((variances > _KEPT * max(variances[0], 0.0)).sum()), len(features) - 1)
-    if not usable or variances[0] <= 0:
+    if not usable or variances[0] < _SAME:
         raise DataError("whitening cannot be learned: all images have the same features.")
     kept = usable if dimensions is None else dimensions
     if not 1 <= kept <= usable:
