@@ -95,17 +95,18 @@ def _noisy(pixels: Pixels, deviation: float, stream: NDArray[np.uint64]) -> Pixe
 
 
 def _text(material: Material, lines: float) -> Pixels:
-    """Lines of text across the image, white with a dark edge."""
+    """Lines of text across the image, white with a dark edge, as large as fits."""
     image = Image.fromarray(material.pixels)
-    draw, draws = ImageDraw.Draw(image), material.draws
-    for line in range(int(lines)):
-        size = max(8, round(image.height * (0.08 + 0.08 * draws[3 * line % 16])))
-        words = _WORDS[int(draws[(3 * line + 1) % 16] * len(_WORDS))]
-        size = max(8, min(size, int(size * image.width / draw.textlength(words, ImageFont.load_default(size)))))
+    draw = ImageDraw.Draw(image)
+    for line, (u_size, u_words, u_left, u_top) in enumerate(uniforms(material.stream, 4 * int(lines)).reshape(-1, 4)):
+        words, size = _WORDS[int(u_words * len(_WORDS))], max(8, round(image.height * (0.08 + 0.08 * u_size)))
+        edge = size // 12 + 1
+        fits = (image.width - 2 * edge) / draw.textlength(words, ImageFont.load_default(size))
+        size = max(8, int(size * min(1.0, fits)))
         font = ImageFont.load_default(size)
-        room = max(0.0, image.width - draw.textlength(words, font))
-        place = (draws[(3 * line + 2) % 16] * room, (line + draws[(5 * line + 7) % 16]) / lines * (image.height - size))
-        draw.text(place, words, (255, 255, 255), font, stroke_width=max(1, size // 12), stroke_fill=(20, 20, 20))
+        left = edge + u_left * max(0.0, image.width - 2 * edge - draw.textlength(words, font))
+        top = (line + u_top) / lines * (image.height - size)
+        draw.text((left, top), words, (255, 255, 255), font, stroke_width=edge, stroke_fill=(20, 20, 20))
     return np.array(image)
 
 
