@@ -73,6 +73,14 @@ def test_images_of_one_size_are_encoded_together(tmp_path: Path) -> None:
     assert told[-1] == (5, 5)
 
 
+def test_large_images_are_encoded_in_smaller_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = open_source(photos(tmp_path, [(40, 60)] * 5 + [(10, 10)] * 5))
+    monkeypatch.setattr(module, "_PIXELS_AT_A_TIME", 5000)
+    encoder = Means()
+    extract_scales(encoder, source, device=CPU)
+    assert [shape[0] for shape in encoder.shapes] == [2, 2, 1, 5]
+
+
 def test_memory_is_bounded_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = open_source(photos(tmp_path, SIZES))
     together = extract_scales(Means(), source, device=CPU)

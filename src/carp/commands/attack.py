@@ -70,6 +70,8 @@ def attack(
     if sheet is not None and Path(sheet).suffix.lower() != ".png":
         raise ConfigError(f"the sheet is a PNG: its name must end in .png, received {sheet}.")
     display, folder = Display(quiet=quiet), Path(out)
+    if isinstance(data, str | Path) and folder.resolve().is_relative_to(Path(data).resolve()):
+        raise DataError(f"{folder} lies inside {data}: the copies would be among the images. Give a folder beside it.")
     with display.counting("finding images", None) as progress:
         source = open_source(data, progress=progress)
     part = at_random(source, limit or len(source), seed=seed)
@@ -112,13 +114,15 @@ def _take_folder(folder: Path, plan: dict[str, Any]) -> None:
             begun = json.loads(path.read_text())
         except ValueError:
             begun = {}
-        different = [key for key in plan if begun.get(key) != plan[key]] if isinstance(begun, dict) else list(plan)
-        if different:
-            key = different[0]
-            was = begun.get(key) if isinstance(begun, dict) else None
+        if not isinstance(begun, dict):
+            begun = {}
+        different = next((key for key in plan if key != "data" and begun.get(key) != plan[key]), None)
+        if different == "fingerprint":
+            raise DataError(f"{folder} was begun with other images than those of {plan['data']}. Give another folder.")
+        if different is not None:
             raise DataError(
-                f"{folder} was begun with other settings: {key} was {_short(was)} and is {_short(plan[key])} now. "
-                "Give another folder, or the settings of before to continue."
+                f"{folder} was begun with other settings: {different} was {begun.get(different)} and is "
+                f"{plan[different]} now. Give another folder, or the settings of before to continue."
             )
         return
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -129,11 +133,6 @@ def _take_folder(folder: Path, plan: dict[str, Any]) -> None:
         write_atomic(path, json.dumps(plan))
 
     _guarded(folder, begin)
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else f"{text[:37]}…"
 
 
 def _guarded(folder: Path, write: Callable[[], object]) -> None:

@@ -27,6 +27,7 @@ Boxes = NDArray[np.float64]
 
 _BYTES_AT_A_TIME = 2**26  # images that wait for others of their size
 _DECODED_AT_A_TIME = 32
+_PIXELS_AT_A_TIME = 2**20  # in one batch: the first layers of a ResNet take a kilobyte for each
 
 
 def _silent(_done: int, _all: int) -> None:
@@ -60,7 +61,7 @@ def extract_scales(
         boxes: Left, top, right and bottom in pixels of the upright image, [N, 4]; None is whole images.
         max_side: The longest side that is not reduced; None leaves all images as large as they are.
         square: Instead, stretch or shrink every image to a square of this side, as copy detection does.
-        batch_size: Images of one size that are encoded together.
+        batch_size: Images of one size that are encoded together at most; fewer when they are large.
         progress: Called with (images done, all images).
     """
     _check(source, scales, boxes, max_side, square)
@@ -131,7 +132,7 @@ def _batches(
     Images wait until there are a few megabytes of them, and are then put together by size: which images come together
     depends on nothing but the images.
     """
-    waiting: dict[tuple[int, ...], list[tuple[int, Pixels]]] = {}
+    waiting: dict[tuple[int, int, int], list[tuple[int, Pixels]]] = {}
     bytes_waiting = 0
 
     def prepared(index: int) -> Pixels:
@@ -142,13 +143,15 @@ def _batches(
         for start in range(0, len(source), _DECODED_AT_A_TIME):
             part = range(start, min(start + _DECODED_AT_A_TIME, len(source)))
             for index, pixels in zip(part, pool.map(prepared, part), strict=True):
-                waiting.setdefault(pixels.shape, []).append((index, pixels))
+                height, width, channels = pixels.shape
+                waiting.setdefault((height, width, channels), []).append((index, pixels))
                 bytes_waiting += pixels.nbytes
             if bytes_waiting < _BYTES_AT_A_TIME and part.stop < len(source):
                 continue
-            for group in waiting.values():
-                for first in range(0, len(group), batch_size):
-                    chosen = group[first : first + batch_size]
+            for (height, width, _), group in waiting.items():
+                count = max(1, min(batch_size, _PIXELS_AT_A_TIME // (height * width)))
+                for first in range(0, len(group), count):
+                    chosen = group[first : first + count]
                     yield [index for index, _ in chosen], np.stack([pixels for _, pixels in chosen])
             waiting, bytes_waiting = {}, 0
 
