@@ -18,7 +18,7 @@ app = typer.Typer(
     help="Learn image encoders without labels, and use them.",
 )
 
-data_app = typer.Typer(no_args_is_help=True, help="Look at images before training on them.")
+data_app = typer.Typer(no_args_is_help=True, help="Look at images before training on them; make copies of them.")
 app.add_typer(data_app, name="data")
 
 Overrides = Annotated[
@@ -323,6 +323,34 @@ def _check_data(
     text = json.dumps(found.as_dict()) if as_json else "\n".join(found.lines())
     typer.echo(text.encode("utf-8", "backslashreplace"))  # names of files may be no text
     raise typer.Exit(0 if found.ok else 1)
+
+
+@data_app.command("attack")
+def _attack(
+    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
+    out: Annotated[Path, typer.Option(help="Folder to write; the same command continues it.")],
+    attacks: Annotated[
+        list[str] | None, typer.Option(help="An attack (jpeg, crop, text, …); repeat for several. Default: all.")
+    ] = None,
+    every_strength: Annotated[
+        bool, typer.Option("--every-strength", help="All strengths of an attack, not one chosen for each image.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="So many images only, chosen by the seed.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of all choices.")] = 0,
+    sheet: Annotated[Path | None, typer.Option(help="Also draw images and their copies into this PNG.")] = None,
+) -> None:
+    """Make a labelled set for copy detection: originals, and altered copies of them."""
+    from carp.commands.attack import attack
+
+    names = [name for words in attacks or [] for name in words.split(",")]
+    made = attack(
+        data, out=out, attacks=names, every_strength=every_strength, limit=limit, seed=seed, sheet=sheet, quiet=False
+    )
+    for problem in made.unreadable:
+        typer.echo(f"left out: {problem}", err=True)
+    typer.echo(f"originals: {made.originals:,}   copies: {made.copies:,}   manifest: {made.folder / 'manifest.json'}")
+    if made.sheet is not None:
+        typer.echo(f"sheet: {made.sheet}")
 
 
 @app.command("views", context_settings=_WITH_SETTINGS)

@@ -39,6 +39,16 @@ def check_pair(train: Features, test: Features) -> tuple[Features, Features]:
     return norms(train, "training"), norms(test, "test")
 
 
+def check_features(**named: Features) -> None:
+    """Raise what is wrong with the shapes of features [N, F], given by the name that a message calls them."""
+    for name, features in named.items():
+        _check_shape(name, features)
+    lengths = {name: features.shape[1] for name, features in named.items()}
+    if len(set(lengths.values())) > 1:
+        received = ", ".join(f"{length} ({name})" for name, length in lengths.items())
+        raise DataError(f"all features must have one length, received {received}. Take them from the same encoder.")
+
+
 def check_classes(
     train: Features, train_labels: Labels | None, test: Features, test_labels: Labels | None
 ) -> tuple[Labels, Labels, int]:

@@ -1,0 +1,171 @@
+"""Retrieval and copy detection with real images and real weights.
+
+    python -m benchmarks.retrieval --images roxford5k/jpg --ground-truth gnd_roxford5k.pkl --weights resnet50.pth
+    python -m benchmarks.retrieval --copies ATTACKED --weights resnet50.pth
+
+Weights are a ResNet-50 without its classifier in the layout of torchvision; `--stride-in-1x1` is for those where the
+stride sits in the first convolution of a block, as in the original paper, with the deviation of batch norm at 1e-3.
+`--run` takes the teacher of a run instead; with neither the encoder is untrained. Features are kept in `--cache`, and
+images are not encoded again when they are there.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import timm
+import torch
+from torch import nn
+
+import carp
+from carp.data.names import by_name
+from carp.data.source import Source, open_source
+from carp.evaluation.copy_detection import DEPTH, SIDE, copy_detection, read_copies
+from carp.evaluation.ground_truth import read_ground_truth
+from carp.evaluation.result import Result
+from carp.evaluation.retrieval import retrieval
+from carp.evaluation.whitening import fit_whitening
+from carp.features.extract import Features
+from carp.features.scales import THREE_SCALES, Boxes, extract_scales
+
+CPU = torch.device("cpu")
+
+
+def resnet50(weights: Path | None, *, stride_in_1x1: bool) -> nn.Module:
+    """ResNet-50 without classifier; untrained without weights."""
+    torch.manual_seed(0)
+    encoder: nn.Module = timm.create_model("resnet50", num_classes=0)
+    if weights is not None:
+        stored = torch.load(weights, map_location="cpu", weights_only=True)  # noqa: TID251 - tensors only
+        encoder.load_state_dict({name: tensor.float() for name, tensor in stored.items() if "fc." not in name})
+    if stride_in_1x1:
+        for name in ("layer2", "layer3", "layer4"):
+            block = encoder.get_submodule(f"{name}.0")
+            block.get_submodule("conv1").stride = (2, 2)  # type: ignore[assignment]
+            block.get_submodule("conv2").stride = (1, 1)  # type: ignore[assignment]
+        for module in encoder.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eps = 1e-3
+    return encoder
+
+
+def features(
+    encoder: nn.Module,
+    source: Source,
+    name: str,
+    cache: Path,
+    *,
+    scale: float = 1.0,
+    boxes: Boxes | None = None,
+    max_side: int | None = None,
+    square: int | None = None,
+) -> Features:
+    """Features of one scale, encoded unless they are kept."""
+    path = cache / f"{name}-{scale:.4f}.npy"
+    if not path.exists():
+        started, told = time.monotonic(), time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told > 30:
+                told = time.monotonic()
+                print(f"# {name} at scale {scale:.2f}: {done}/{total}", flush=True)
+
+        found = extract_scales(
+            encoder,
+            source,
+            device=CPU,
+            scales=(scale,),
+            boxes=boxes,
+            max_side=max_side,
+            square=square,
+            progress=progress,
+        )
+        cache.mkdir(parents=True, exist_ok=True)
+        np.save(path, found)
+        print(f"# {name} at scale {scale:.2f}: {len(found)} images, {time.monotonic() - started:.0f} s", flush=True)
+    kept: Features = np.load(path)
+    if len(kept) != len(source):
+        raise SystemExit(f"{path} holds features of {len(kept)} images, not {len(source)}: give another --cache.")
+    return kept
+
+
+def revisited(encoder: nn.Module, args: argparse.Namespace) -> dict[str, Result]:
+    """Easy, medium and hard, at one scale and at three."""
+    truth, source = read_ground_truth(args.ground_truth), open_source(args.images)
+    named_by = str(args.ground_truth)
+    queries, database = (by_name(source, names, named_by=named_by) for names in (truth.queries, truth.database))
+    parts: dict[str, list[Features]] = {"queries": [], "database": []}
+    for scale in THREE_SCALES:
+        for name, part, boxes in (("queries", queries, truth.boxes), ("database", database, None)):
+            encoded = features(encoder, part, name, args.cache, scale=scale, boxes=boxes, max_side=args.max_side)
+            parts[name].append(encoded)
+    levels = truth.levels()
+    averaged: dict[str, Features] = {name: np.stack(scaled).mean(axis=0) for name, scaled in parts.items()}
+    whole = features(encoder, queries, "queries-whole", args.cache, max_side=args.max_side)
+    by_chance = np.random.default_rng(0).standard_normal((len(queries) + len(database), 8)).astype(np.float32)
+    return {
+        "1 scale": retrieval(parts["queries"][0], parts["database"][0], levels),
+        "1 scale, queries not cut": retrieval(whole, parts["database"][0], levels),
+        "3 scales": retrieval(averaged["queries"], averaged["database"], levels),
+        "by chance": retrieval(by_chance[: len(queries)], by_chance[len(queries) :], levels),
+    }
+
+
+def copies(encoder: nn.Module, args: argparse.Namespace) -> dict[str, Result]:
+    """Every attack, without and with distractors and whitening."""
+    found, source = read_copies(args.copies), open_source(args.copies)
+    named_by = str(args.copies)
+    originals = by_name(source, found.originals, named_by=named_by)
+    altered = by_name(source, [copy.name for copy in found.copies], named_by=named_by)
+    queries = features(encoder, altered, "copies", args.cache, square=args.square)
+    known = features(encoder, originals, "originals", args.cache, square=args.square)
+    results = {"originals": copy_detection(queries, known, found, depth=args.depth)}
+    if args.distractors is not None:
+        others = features(encoder, open_source(args.distractors), "distractors", args.cache, square=args.square)
+        white = fit_whitening(others)
+        results["with distractors"] = copy_detection(queries, known, found, distractors=others, depth=args.depth)
+        results["whitened"] = copy_detection(queries, known, found, whitening=white, depth=args.depth)
+    return results
+
+
+def table(results: dict[str, Result]) -> None:
+    """A row a value, a column a variant."""
+    print(f"| value, % | {' | '.join(results)} |\n| --- |{' --- |' * len(results)}")
+    for name in next(iter(results.values())).values:
+        cells = (f"{100 * r.values[name]:.1f}" if name in r.values else "" for r in results.values())
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def main() -> None:
+    """Encode what is not kept, and print tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", help="images of the ground truth")
+    parser.add_argument("--ground-truth", type=Path, help="gnd_roxford5k.pkl, or JSON")
+    parser.add_argument("--copies", type=Path, help="Copydays, or a folder of `carp data attack`")
+    parser.add_argument("--distractors", help="images that are no originals; whitening is learned on them, too")
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--stride-in-1x1", action="store_true")
+    parser.add_argument("--run", type=Path, help="take the teacher of this run")
+    parser.add_argument("--max-side", type=int, help="make larger images smaller; default: as they are")
+    parser.add_argument("--square", type=int, default=SIDE, help="side of the images of copy detection")
+    parser.add_argument("--depth", type=int, default=DEPTH, help="results that count in copy detection")
+    parser.add_argument("--cache", type=Path, required=True, help="folder of features: one for each encoder and set")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    args = parser.parse_args()
+    if (args.ground_truth is None) == (args.copies is None) or (args.images is None) != (args.ground_truth is None):
+        parser.error("give --images and --ground-truth, or --copies")
+    if args.run is not None:
+        encoder = carp.load(args.run, device="cpu").module
+    else:
+        encoder = resnet50(args.weights, stride_in_1x1=args.stride_in_1x1)
+    results = revisited(encoder, args) if args.copies is None else copies(encoder, args)
+    table(results)
+    if args.json:
+        print(json.dumps({name: {"values": r.values, "settings": r.settings} for name, r in results.items()}))
+
+
+if __name__ == "__main__":
+    main()

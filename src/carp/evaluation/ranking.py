@@ -1,0 +1,114 @@
+"""Ranked lists by cosine similarity, and how good they are.
+
+A similarity depends on its two images alone, whatever stands beside them, and among equally similar images of the
+database the one that comes first is nearer: so a ranked list depends neither on the batch nor on the order of the
+queries.
+
+Shapes: Q queries, M images of the database, F features, P positives; small letters stand for a part.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from carp.errors import DataError
+from carp.evaluation.inputs import Features, norms, tensor
+
+Indices = NDArray[np.int64]
+
+# Products are of one shape, filled up with zeros: then equal images have equal similarities wherever they stand.
+_QUERIES_AT_A_TIME = 32
+_DATABASE_AT_A_TIME = 1024
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is known of one query: which images of the database count as found, and which do not count at all."""
+
+    positives: Indices
+    junk: Indices
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The whole database in the order of its similarity to one query."""
+
+    query: int
+    order: Indices  # [M], nearest first
+    nearest: float  # cosine of the first
+
+
+def ranked(queries: Features, database: Features) -> Iterator[Ranked]:
+    """The ranked list of every query [Q, F] over the database [M, F], one after the other.
+
+    Memory is bounded: 32 similarities for every image of the database are held at once.
+    """
+    query_norms, scale_M = norms(queries, "query"), 1 / torch.from_numpy(norms(database, "database"))
+    width = -(-len(database) // _DATABASE_AT_A_TIME) * _DATABASE_AT_A_TIME
+    similarity_qM = torch.empty(_QUERIES_AT_A_TIME, width)
+    for start in range(0, len(queries), _QUERIES_AT_A_TIME):
+        part_qF = _filled_up(tensor(queries[start : start + _QUERIES_AT_A_TIME]), _QUERIES_AT_A_TIME)
+        for first in range(0, len(database), _DATABASE_AT_A_TIME):
+            last = first + _DATABASE_AT_A_TIME
+            part_mF = _filled_up(tensor(database[first:last]), _DATABASE_AT_A_TIME)
+            similarity_qM[:, first:last] = part_qF @ part_mF.T
+        for row in range(min(_QUERIES_AT_A_TIME, len(queries) - start)):
+            similarity_M = similarity_qM[row, : len(database)] * scale_M
+            order = torch.argsort(similarity_M, descending=True, stable=True).numpy()
+            yield Ranked(start + row, order, float(similarity_M[order[0]]) / float(query_norms[start + row]))
+
+
+def _filled_up(part_nF: Tensor, rows: int) -> Tensor:
+    missing = rows - len(part_nF)
+    return torch.cat([part_nF, part_nF.new_zeros(missing, part_nF.shape[1])]) if missing else part_nF
+
+
+def ranks_of_positives(order: Indices, judged: Judged) -> Indices:
+    """Ranks [P] of the positives, counted from 0, as if junk were not in the list."""
+    positives, junk = (_places(order, wanted) for wanted in (judged.positives, judged.junk))
+    return positives - np.searchsorted(junk, positives)
+
+
+def _places(order: Indices, wanted: Indices) -> Indices:
+    chosen = np.zeros(len(order), dtype=np.bool_)
+    chosen[wanted] = True
+    return np.flatnonzero(chosen[order])
+
+
+def average_precision(ranks: Indices, num_positives: int) -> float:
+    """Area below the precision-recall curve by trapezoids, as in the evaluation of Holidays, Copydays and Oxford.
+
+    Between two positives the precision is taken from just before to just after the later one; before anything is
+    found it is 1. Positives that are missing in `ranks` (ascending, from 0) count as never found.
+    """
+    before = np.arange(len(ranks))
+    left = np.where(ranks == 0, 1.0, before / np.maximum(ranks, 1))
+    right = (before + 1) / (ranks + 1)
+    return float((left + right).sum() / (2 * num_positives))
+
+
+def precision_at(ranks: Indices, k: int) -> float:
+    """Share of positives among the first k, or among those up to the last positive where these are fewer."""
+    depth = min(k, int(ranks.max()) + 1)
+    return int((ranks < depth).sum()) / depth
+
+
+def check_judged(judged: Sequence[Judged], num_queries: int, num_images: int) -> None:
+    """Raise unless there is a judgement for every query and all of them are about images of the database."""
+    if len(judged) != num_queries:
+        raise DataError(
+            f"the ground truth is about {len(judged):,} queries, but there are features of {num_queries:,}. "
+            "Both must be of the same set."
+        )
+    for query in range(num_queries):
+        for what, found in (("positives", judged[query].positives), ("junk", judged[query].junk)):
+            if len(found) and not 0 <= int(found.min()) <= int(found.max()) < num_images:
+                wrong = int(found.max()) if int(found.max()) >= num_images else int(found.min())
+                raise DataError(
+                    f"the {what} of query {query} name image {wrong}, but the database has {num_images:,} images, "
+                    "counted from 0. Both must be of the same set."
+                )
