@@ -178,7 +178,7 @@ def _embed(
 @app.command("eval", context_settings=_WITH_SETTINGS)
 def _eval(
     context: typer.Context,
-    protocol: Annotated[str, typer.Argument(help="knn, kmeans, linear, few-shot or all.")],
+    protocol: Annotated[str, typer.Argument(help="knn, kmeans, linear, few-shot, retrieval, copies or all.")],
     model: Annotated[
         str | None,
         typer.Argument(
@@ -192,9 +192,14 @@ def _eval(
     data: Annotated[
         str,
         typer.Option(
-            help="Labelled images for training (docs/data.md; dataset:NAME), or the folder of their features."
+            "--data",
+            "--database",
+            help="Labelled images for training (docs/data.md; dataset:NAME), or the folder of their features; the "
+            "images that retrieval searches.",
         ),
     ] = "",
+    queries: Annotated[str | None, typer.Option(help="retrieval: images that ask.")] = None,
+    truth: Annotated[Path | None, typer.Option(help="retrieval: published ground truth, or a relevance file.")] = None,
     test: Annotated[
         str | None,
         typer.Option(help="Labelled images to test on. Default: k-NN leaves one out, others hold out a fifth."),
@@ -227,6 +232,7 @@ def _eval(
         model = None
     model = weights or model
     overrides = _protocol_settings(context, protocol, words)
+    overrides |= {key: value for key, value in (("queries", queries), ("truth", truth)) if value is not None}
     if not data:
         raise ConfigError("--data is missing: give labelled images, e.g. --data LABELLED_FOLDER.")
     if model is None and out is None:
@@ -266,10 +272,11 @@ def _eval(
 
 def _protocol_settings(context: typer.Context, protocol: str, words: list[str]) -> dict[str, Any]:
     """Read key=value words; an option that does not exist is told the nearest one, or its spelling as a setting."""
+    from carp.commands.evaluate import ALL, find_protocol
     from carp.config import parse_overrides
-    from carp.evaluation.protocols import PROTOCOLS, settings_of
+    from carp.evaluation.protocols import settings_of
 
-    known = list(settings_of(protocol)) if protocol in PROTOCOLS else []
+    known = [] if protocol == ALL else list(settings_of(find_protocol(protocol)))
     for place, word in enumerate(words):
         if word.startswith("-"):
             option, _, value = word.partition("=")

@@ -212,3 +212,36 @@ def test_linear_and_few_shot_hold_out_a_fifth_without_test_images(run: Path, lab
     result = carp.evaluate("few-shot", run, labelled, shots=["full"], out=tmp_path)
     assert result.data["test"] == "20% of every class, held out"
     assert result.details["full"][0]["images"] == 66 - 12  # of 22 images of a class four are held out
+
+
+def test_retrieval_of_ones_own_images(cli: Cli, run: Path, labelled: Path, flat: Path, tmp_path: Path) -> None:
+    words = ["eval", "retrieval", run, "--out", tmp_path, "--branch", "teacher"]
+    code, out, err = cli(*words, "--database", labelled)
+    assert code == 0, err
+    assert "Retrieval, mAP" in out
+    code, _, err = cli(*words, "--data", labelled, "--queries", labelled, "multi_scale=true", "max_side=24", "k=1")
+    assert code == 0, err
+    relevance = tmp_path / "relevance.csv"
+    relevance.write_text("".join(f"{i:03d}.png,{i + 1:03d}.png\n" for i in range(10)))
+    few = write_images(tmp_path / "few", tiny_images(10))
+    code, _, err = cli(*words, "--data", flat, "--queries", few, "--truth", relevance, "--out", tmp_path)
+    assert code == 0, err
+    results = [json.loads(path.read_text()) for path in (tmp_path / "results").glob("retrieval-*.json")]
+    assert len(results) == 3
+    assert all(0 <= result["values"]["map"] <= 1 and len(result["versions"]) > 1 for result in results)
+    assert_one_line(cli(*words, "--data", flat), "has no labels")
+    assert_one_line(cli(*words, "--data", flat, "--truth", tmp_path / "none.pkl"), "none.pkl")
+    assert_one_line(cli(*words, "--data", labelled, "--test", labelled), "retrieval has no test images")
+    assert_one_line(cli(*words, "--data", labelled, "maxside=3"), "Did you mean 'max_side'?")
+
+
+def test_copies_are_made_and_found(cli: Cli, run: Path, flat: Path, tmp_path: Path) -> None:
+    attacked = tmp_path / "attacked"
+    assert cli("data", "attack", flat, "--out", attacked, "--limit", 8)[0] == 0
+    words = ["eval", "copies", run, "--data", attacked, "--branch", "teacher", "--out", tmp_path, "side=32"]
+    code, out, err = cli(*words)
+    assert code == 0, err
+    assert "Copy detection, mAP" in out
+    code, _, err = cli(*words, f"distractors={flat}", f"whiten={flat}")
+    assert code == 0, err
+    assert_one_line(cli("eval", "copies", run, "--data", flat), str(flat))

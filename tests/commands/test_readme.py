@@ -61,12 +61,12 @@ def test_settings_of_the_commands_are_valid_as_written() -> None:
     inline = [word for word in re.findall(r"`(\w+=[^`]+)`", README) if word != "key=value"]
     assert words
     assert inline
-    protocols = {key: name for name in PROTOCOLS for key in settings_of(name)}
+    protocols = {key: name for name, function in PROTOCOLS.items() for key in settings_of(function)}
     for text in (*words, *inline):
         overrides = parse_overrides(text.split())
         ours = {key: value for key, value in overrides.items() if key in protocols}
         for key, value in ours.items():
-            check_settings(protocols[key], {key: value})
+            check_settings(protocols[key], PROTOCOLS[protocols[key]], {key: value})
         check_keys({key: value for key, value in overrides.items() if key not in ours})
 
 

@@ -54,7 +54,7 @@ def test_protocols_agree_with_the_accuracy_of_trained_networks(cifar: Path, name
     cached = carp.evaluate("linear", weights, train, test=test, out=out, cached=True, epochs=30)
     assert cached.values["top1"] == pytest.approx(known, abs=0.015)
     crops = carp.evaluate("linear", weights, train, test=test, out=out, epochs=2, lrs=[0.1, 1], weight_decays=0)
-    assert crops.values["top1"] == pytest.approx(known, abs=0.03)
+    assert known - 0.06 < crops.values["top1"] < known + 0.015  # crops of 32 pixels are hard to tell apart
     few = carp.evaluate("few-shot", weights, train, test=test, out=out, shots=[16, "full"])
     assert few.values["top1@16"] == pytest.approx(known, abs=0.02)
     assert few.values["top1@full"] == pytest.approx(known, abs=0.015)

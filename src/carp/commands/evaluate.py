@@ -5,27 +5,31 @@ import inspect
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from carp import distributed
 from carp.commands.labelled import LINEAR, Inputs, home_of
+from carp.commands.ranked import find_copies, retrieve
 from carp.data.source import Openable
-from carp.errors import ConfigError, DataError
+from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear_images import linear_on_images
-from carp.evaluation.protocols import PROTOCOLS, SINGLE_LABEL, check_settings, find_protocol, settings_of
+from carp.evaluation.protocols import PROTOCOLS, SINGLE_LABEL, check_settings, settings_of
 from carp.evaluation.result import Result
 from carp.features.encoder import is_weights, load
 from carp.features.extract import Precision
 from carp.features.layers import ENCODER
+from carp.features.store import Origin
 from carp.report.columns import data_name
 from carp.run_folder import versions
 from carp.training.display import Display
 
 ALL, RESULTS = "all", "results"
+# These look at images in their own sizes, and at their names
+RANKED: dict[str, Callable[..., tuple[Result, Origin]]] = {"retrieval": retrieve, "copies": find_copies}
 
 
 def evaluate(
@@ -52,7 +56,7 @@ def evaluate(
     Features are extracted once and kept in `out`; the next protocol on the same images finds them there.
 
     Args:
-        protocol: `knn`, `kmeans`, `linear` or `few-shot` (docs/protocols.md).
+        protocol: `knn`, `kmeans`, `linear`, `few-shot`, `retrieval` or `copies` (docs/protocols.md).
         model: A run folder, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and `test` are
             folders that `embed` wrote.
         data: Labelled images: the bank of k-NN, the training part of the others. Or stored features. A data set of the
@@ -76,34 +80,64 @@ def evaluate(
         Named values, what made them, and what lies behind them. Images that cannot be read are left out, with a
         warning.
     """
-    settings = check_settings(protocol, settings)
+    run = find_protocol(protocol)
+    settings = check_settings(protocol, run, settings)
     display = Display(quiet=quiet or distributed.rank() > 0)
     encoder = None if model is None else load(model, branch, layer=layer, size=size, resize=resize, device=device)
     inputs = Inputs(encoder, model, out, precision, root, download, display)
-    opened = inputs.open_both(data, test, single=protocol in SINGLE_LABEL)
-    if protocol == "knn":
-        settings = _neighbours(settings, len(opened[0]), leave_one_out=opened[1] is None)
-    train, tested = inputs.take_both(protocol, *opened)
-    run = find_protocol(protocol)
-    if protocol == "linear" and not cached:
-        run, settings = linear_on_images, {**settings, **inputs.for_crops(opened[0], train), "warn": display.warn}
-    with display.counting(protocol, None) as progress:
-        result = run(train.features, train.labels, tested.features, tested.labels, progress=progress, **settings)
+    if protocol in RANKED:
+        if test is not None:
+            raise ConfigError(
+                f"{protocol} has no test images, received {test}: see docs/protocols.md for its settings."
+            )
+        result, origin = run(inputs, data, **settings)
+        described = {"train": origin.data["name"], "fingerprints": [origin.data["fingerprint"]]}
+    else:
+        result, origin, described = _on_labelled(protocol, inputs, data, test, settings, cached=cached)
     result = replace(
-        result,
-        settings={**train.origin.transform, **result.settings},
-        data={
-            "train": train.name,
-            "test": tested.name,
-            "fingerprints": [part.origin.data["fingerprint"] for part in (train, tested)],
-            "left_out": {part.name: part.left_out for part in (train, tested) if part.left_out},
-        },
-        model=train.origin.model,
+        cast(Result, result),
+        settings={**origin.transform, **result.settings},
+        data=described,
+        model=origin.model,
         versions=versions(),
     )
     if distributed.rank() == 0 and (out is not None or model is not None):
         _write(result, inputs.folder)
     return result
+
+
+def find_protocol(name: str) -> Callable[..., Any]:
+    """The function of a protocol, whose keyword arguments are its settings."""
+    known: dict[str, Callable[..., Any]] = {**PROTOCOLS, **RANKED}
+    if name not in known:
+        names = (*known, ALL)
+        raise ConfigError(f"there is no protocol '{name}'.{nearest(name, names)} Protocols: {', '.join(names)}.")
+    return known[name]
+
+
+def _on_labelled(
+    protocol: str, inputs: Inputs, data: Openable, test: Openable | None, settings: dict[str, Any], *, cached: bool
+) -> tuple[Result, Origin, dict[str, Any]]:
+    """A protocol of labelled features: its result, the origin of the features, and what is said of the data."""
+    opened = inputs.open_both(data, test, single=protocol in SINGLE_LABEL)
+    if protocol == "knn":
+        settings = _neighbours(settings, len(opened[0]), leave_one_out=opened[1] is None)
+    train, tested = inputs.take_both(protocol, *opened)
+    run = PROTOCOLS[protocol]
+    if protocol == "linear" and not cached:
+        run, settings = (
+            linear_on_images,
+            {**settings, **inputs.for_crops(opened[0], train), "warn": inputs.display.warn},
+        )
+    with inputs.display.counting(protocol, None) as progress:
+        result = run(train.features, train.labels, tested.features, tested.labels, progress=progress, **settings)
+    described = {
+        "train": train.name,
+        "test": tested.name,
+        "fingerprints": [part.origin.data["fingerprint"] for part in (train, tested)],
+        "left_out": {part.name: part.left_out for part in (train, tested) if part.left_out},
+    }
+    return result, train.origin, described
 
 
 def evaluate_branches(
@@ -161,5 +195,5 @@ def _neighbours(settings: dict[str, Any], bank: int, *, leave_one_out: bool) -> 
             check_neighbours(k, bank, leave_one_out=leave_one_out)
         return settings
     most = max(1, bank - leave_one_out)
-    usual: Sequence[int] = settings_of("knn")["k"].default
+    usual: Sequence[int] = settings_of(PROTOCOLS["knn"])["k"].default
     return {**settings, "k": [k for k in usual if k <= most] or [most]}

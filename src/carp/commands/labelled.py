@@ -108,6 +108,10 @@ class Inputs:
     def _open(self, data: Openable) -> Opened:
         if isinstance(data, str | Path) and is_store(data):
             return StoredData(open_store(Path(data)))
+        return self.images(data)
+
+    def images(self, data: Openable) -> Source:
+        """Open images, labelled or not."""
         if self.model is None:
             raise ConfigError(f"{data} holds no stored features: give a run folder too, or a folder of `carp embed`.")
         return open_images(data, self.model, self.display, root=self.root, download=self.download)

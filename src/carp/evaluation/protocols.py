@@ -19,20 +19,12 @@ SINGLE_LABEL = frozenset({"knn", "kmeans", "linear"})  # these need exactly one 
 _NOT_SETTINGS = {"progress"}
 
 
-def find_protocol(name: str) -> Protocol:
-    """The function of a protocol."""
-    if name not in PROTOCOLS:
-        names = (*PROTOCOLS, "all")
-        raise ConfigError(f"there is no protocol '{name}'.{nearest(name, names)} Protocols: {', '.join(names)}.")
-    return PROTOCOLS[name]
-
-
-def check_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+def check_settings(name: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a protocol with their types made right, or an error that names the key, its value, and the rest.
 
     Numbers that a person writes as one are taken for a list of one where a list is wanted: `k=5`.
     """
-    accepted = settings_of(name)
+    accepted = settings_of(function)
     for key in settings:
         if key not in accepted:
             known = ", ".join(accepted)
@@ -50,9 +42,9 @@ def check_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"{name}: {key} {message}, received {settings[key]!r}.") from None
 
 
-def settings_of(name: str) -> dict[str, inspect.Parameter]:
+def settings_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The settings of a protocol with their defaults."""
-    parameters = inspect.signature(find_protocol(name)).parameters
+    parameters = inspect.signature(function).parameters
     return {
         key: parameter
         for key, parameter in parameters.items()
