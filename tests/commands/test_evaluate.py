@@ -164,6 +164,13 @@ def test_stored_features_are_evaluated_without_the_encoder(
     assert_one_line(cli("embed", run, "--data", labelled, "--out", tmp_path / "flat"), "other features", str(flat))
 
 
+def test_features_of_two_encoders_are_not_compared(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
+    for branch in ("teacher", "student"):
+        assert cli("embed", run, "--data", labelled, "--out", tmp_path / branch, "--branch", branch)[0] == 0
+    words = ["eval", "knn", "--data", tmp_path / "teacher", "--test", tmp_path / "student"]
+    assert_one_line(cli(*words), "made in different ways", "weights", "same encoder")
+
+
 def test_embed_takes_other_outputs_and_writes_other_formats(
     cli: Cli, run: Path, labelled: Path, tmp_path: Path
 ) -> None:
@@ -191,6 +198,7 @@ def test_linear_trains_on_crops_or_on_stored_features(cli: Cli, run: Path, label
         code, out, err = cli(*words, *flags)
         assert code == 0, err
         assert "Linear, top-1" in out
+        assert "note: linear, teacher: chosen of 40 on images held out: " in err
     results = [json.loads(path.read_text()) for path in (tmp_path / "results").iterdir()]
     assert {result["settings"]["cached"] for result in results} == {True, False}
     assert all(len(result["details"]["grid"]) == 40 for result in results)

@@ -151,8 +151,9 @@ def evaluate_branches(
     """Evaluate several encoders of a run; with the protocol `all` by every protocol that the data allow.
 
     Returns:
-        The results, and notes on protocols that the data do not allow. Linear classifiers are trained on stored
-        features in `all`: augmented images take hours.
+        The results, and notes: what was chosen, what is empty, which protocols the data do not allow.
+
+    Linear classifiers are trained on stored features in `all`: augmented images take hours.
     """
     if model is None or is_weights(model):
         branches = ("teacher",)  # there is but one encoder
@@ -173,7 +174,20 @@ def evaluate_branches(
     if not results:
         raise next(iter(refusals.values()))
     shutil.rmtree(home_of(model, options.get("out")) / LINEAR, ignore_errors=True)  # kept to continue, if interrupted
-    return results, list(refusals)
+    return results, [*refusals, *(note for result in results for note in _notes(result))]
+
+
+def _notes(result: Result) -> list[str]:
+    """What a person should know beside the values."""
+    which = f"{result.protocol}, {result.model.get('branch') or result.model['name']}"
+    if result.protocol == "linear":
+        chosen, count = result.details["chosen"], len(result.details["grid"])
+        words = f"{chosen['optimiser']}, lr {chosen['lr']:g}, weight decay {chosen['weight_decay']:g}"
+        return [f"{which}: chosen of {count} on images held out: {words}; the result file has them all."]
+    if result.protocol == "kmeans":
+        empty = {run["seed"]: int(run["empty_train"]) for run in result.details["seeds"] if run["empty_train"]}
+        return [f"{which}: with seed {seed} {count} clusters hold no training image." for seed, count in empty.items()]
+    return []
 
 
 def _write(result: Result, folder: Path) -> None:

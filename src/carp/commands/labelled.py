@@ -120,7 +120,9 @@ class Inputs:
         """Features of both parts; without a test part there are three ways to do without (docs/protocols.md)."""
         train = self._take(data)
         if test is not None:
-            return train, _with_classes_of(train, self._take(test))
+            tested = self._take(test)
+            _check_one_encoder(train, tested)
+            return train, _with_classes_of(train, tested)
         if protocol == "knn":
             return train, replace(train, features=None, labels=None, name="leave one out")
         if protocol == "kmeans":
@@ -167,6 +169,19 @@ class Inputs:
             "weights_hash": f"{self.encoder.hash} {self.encoder.layer}",
             "state": self.folder / LINEAR if distributed.rank() == 0 else None,
         }
+
+
+def _check_one_encoder(train: Labelled, test: Labelled) -> None:
+    """Refuse features of two encoders, layers or transforms: they may have one length and no meaning together."""
+    ours, theirs = (
+        {"weights": part.origin.model["hash"][:8], "layer": part.origin.model["layer"], **part.origin.transform}
+        for part in (train, test)
+    )
+    if differing := [f"{name} {ours[name]} and {theirs.get(name)}" for name in ours if ours[name] != theirs.get(name)]:
+        raise DataError(
+            f"the features of {train.name} and {test.name} were made in different ways ({', '.join(differing)}): embed "
+            "both with the same encoder and settings."
+        )
 
 
 def _with_classes_of(train: Labelled, test: Labelled) -> Labelled:
