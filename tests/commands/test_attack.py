@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
 from carp.commands import attack as module
 from carp.commands.attack import attack
@@ -14,7 +16,7 @@ from carp.data.attack import ATTACKS
 from carp.data.names import by_name
 from carp.data.source import ArraySource, open_source
 from carp.evaluation.copy_detection import copy_detection, read_copies
-from carp.features.extract import raw_pixels
+from carp.features.extract import extract
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 
@@ -49,7 +51,7 @@ def test_copies_are_found_by_the_protocol(photos: Path, tmp_path: Path) -> None:
     attack(photos, out=out, attacks=["jpeg", "resize"], every_strength=True)
     found, source = read_copies(out), open_source(out)
     queries, originals = (
-        raw_pixels(by_name(source, names, named_by="it"), size=16).features
+        extract(nn.Flatten(), by_name(source, names, named_by="it"), size=16, device=torch.device("cpu")).features
         for names in ([copy.name for copy in found.copies], found.originals)
     )
     values = copy_detection(queries, originals, found).values
