@@ -115,6 +115,8 @@ def _train(
     from carp.commands.train import train
 
     run = train(data, out, recipe, **overrides)
+    if not is_first_process():
+        return
     typer.echo(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
     typer.echo(f"next: carp eval knn {run.folder} --data LABELLED_FOLDER   or in Python: carp.load('{run.folder}')")
 
@@ -397,6 +399,8 @@ def main() -> None:
         if name == "Abort":
             _end("interrupted", 130)
         if not hasattr(error, "format_message"):
+            if not _first_to_tell(1)[0]:
+                sys.exit(1)
             raise
         if name == "NoArgsIsHelpError":
             error.show()  # type: ignore[attr-defined]
@@ -414,5 +418,16 @@ def _usage(error: Any) -> str:
 
 
 def _end(words: str, code: int) -> NoReturn:
-    sys.stderr.write(f"carp: {words}\n")
+    first, code = _first_to_tell(code)
+    if first:
+        sys.stderr.write(f"carp: {words}\n")
     sys.exit(code)
+
+
+def _first_to_tell(code: int) -> tuple[bool, int]:
+    """Of the processes of torchrun only the first that fails speaks; all end with its exit code."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return True, code
+    from carp import distributed
+
+    return distributed.first_to_tell(code)

@@ -166,6 +166,14 @@ class Config(BaseModel):
     clip_gradient: float | None = Field(None, gt=0, description="Longest gradient; a longer one is cut to this norm.")
 
     # Machine
+    sync_batch_norm: bool = Field(
+        True,
+        description="Whether batch norm sees the images of all processes (torchrun); false is faster, and the result "
+        "then depends on the number of processes.",
+    )
+    timeout_minutes: float = Field(
+        30.0, gt=0, description="How long a process waits for another one before the run ends."
+    )
     device: str = Field("auto", description="cpu, cuda, cuda:1 or mps; auto takes the fastest that is there.")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 is faster where the processor supports it.")
     channels_last: bool = Field(True, description="Memory layout of images; true is faster for convolutions.")
@@ -228,7 +236,7 @@ GROUPS = {
     "global_size": "Views",
     "encoder": "Model",
     "optimiser": "Optimiser",
-    "device": "Machine",
+    "sync_batch_norm": "Machine",
     "validation": "Run",
 }
 
@@ -240,6 +248,7 @@ FREE_KEYS = frozenset(
         "download",
         "device",
         "workers",
+        "timeout_minutes",
         "max_bad_share",
         "tensorboard",
         "checkpoint_steps",

@@ -1,8 +1,10 @@
 """What a command is given: settings and images."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from carp import distributed
 from carp.checkpoint import list_checkpoints
 from carp.config import Config, check_keys, read_recipe, resolve
 from carp.data.source import Openable, Source, open_source
@@ -38,6 +40,12 @@ def open_data(
     return (_with_micro_batch(config, folder) if auto else config), source
 
 
+def join_processes(config: Config) -> None:
+    """Where several processes share a run (torchrun), wait for the others; no-op for one alone."""
+    timeout = timedelta(minutes=config.timeout_minutes)
+    distributed.start(choose_device(config.device), timeout=timeout)
+
+
 def open_more(data: Openable, config: Config, folder: Path, display: Display) -> Source:
     """Open images beside those of training, with the run's `root` and `download`; what they are, their path says."""
     with display.counting("finding images", None) as progress:
@@ -49,5 +57,6 @@ def _with_micro_batch(config: Config, folder: Path | None) -> Config:
     if folder is not None and list_checkpoints(folder / "checkpoints"):
         size = open_run(folder).config.micro_batch
     else:
+        join_processes(config)
         size = choose_micro_batch(config, choose_device(config.device))
     return config.model_copy(update={"micro_batch": size})

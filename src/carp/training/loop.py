@@ -13,16 +13,18 @@ import torch
 from torch import Tensor
 
 from carp import checkpoint as checkpoints
+from carp import distributed
 from carp.checkpoint import Checkpoint
 from carp.config import Config
 from carp.data.loader import Batch, Loader
 from carp.data.random import Purpose, seed_of
-from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, NonFiniteError
+from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, NonFiniteError, ProcessError
+from carp.model.batch_norm import synchronise
 from carp.model.carp import Carp
 from carp.training.display import Display
 from carp.training.health import Diagnosis, Verdict, diagnose
 from carp.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
-from carp.training.run_log import RunLog
+from carp.training.run_log import RunLog, SilentLog
 from carp.training.schedules import Schedules
 from carp.training.step import Stepper, StepResult
 
@@ -36,6 +38,8 @@ def build_model(config: Config, device: torch.device) -> Carp:
     """A model with the initial weights of the configuration's seed."""
     torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
     model = Carp(config)
+    if config.sync_batch_norm:
+        synchronise(model, device)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
     return model.to(device)
@@ -55,7 +59,9 @@ class Training:
         self.diagnosis: Diagnosis | None = None
         self.told = Verdict.HEALTHY  # the verdict that the user knows of
         metrics_length = self._continue()
-        self.log = RunLog(folder, length=metrics_length, tensorboard=config.tensorboard)
+        self.log = (RunLog if distributed.is_first() else SilentLog)(
+            folder, length=metrics_length, tensorboard=config.tensorboard
+        )
         if config.compile:
             self.model.student.encoder.compile()
         self.stepper = Stepper(self.model, self.optimiser, self.schedules, config, device)
@@ -78,24 +84,35 @@ class Training:
                 self._record(batch, result)
                 if validate and self._epoch_ends_with_validation():
                     progress.knn(self._validate(validate, batch))
-                progress.step(result, images=len(batch.indices))
+                progress.step(result, images=batch.num_images)
 
                 minutes = (time.monotonic() - saved_at) / 60
-                due = self.step % self.config.checkpoint_steps == 0
-                if due or minutes >= self.config.checkpoint_minutes or self.step == last_step or stop.number:
+                due = self.step % self.config.checkpoint_steps == 0 or minutes >= self.config.checkpoint_minutes
+                stopped_by, due = self._agree(stop.number, due)
+                if due or self.step == last_step or stopped_by:
                     self.save()
                     saved_at = time.monotonic()
-                if stop.number and self.step < last_step:
+                if stopped_by and self.step < last_step:
                     raise Interrupted(
-                        f"stopped by {signal.Signals(stop.number).name} after step {self.step} of {last_step}; "
+                        f"stopped by {signal.Signals(stopped_by).name} after step {self.step} of {last_step}; "
                         "everything is saved. Run the same command to continue.",
-                        stop.number,
+                        stopped_by,
                     )
                 if with_health:
                     self._stop_if_collapsed()
         if self.diagnosis is not None:
             self.display.health(last_step, self.diagnosis)
         self.log.close()
+
+    def _agree(self, stopped_by: int, due: bool) -> tuple[int, bool]:
+        """A signal to one process stops all, at the same step; all save at once; and all must be in step."""
+        stopped_by, now, mark, opposite = distributed.largest([stopped_by, due, self.stepper.mark, -self.stepper.mark])
+        if mark != -opposite:
+            raise ProcessError(
+                f"the processes of the run are not in step: at step {self.step} they used different partitions. Check "
+                "that all of them run the same version of CARP and of torch."
+            )
+        return stopped_by, bool(now)
 
     def _batches(self, last_step: int) -> Generator[Batch]:
         """The batches that are left. When there can be no more of them, what was done is saved first."""
@@ -107,13 +124,19 @@ class Training:
             raise
 
     def save(self) -> None:
-        """Write a checkpoint of everything that cannot be derived from the configuration and the step."""
+        """Write a checkpoint of everything that cannot be derived from the configuration and the step.
+
+        Every process calls this; the first one writes. Nothing in it depends on the number of processes.
+        """
+        if not distributed.is_first():
+            return
         state = {
             "metrics_length": self.log.sync(),
             "collapsed_in_a_row": self.collapsed_in_a_row,
             "seed": self.config.seed,
             "epoch": self.step // self.loader.steps_per_epoch,
             "torch_threads": torch.get_num_threads(),
+            "processes": distributed.world_size(),
         }
         point = Checkpoint(self.step, self._tensors(), state)
         checkpoints.save(self.checkpoints, point, keep=self.config.keep_checkpoints)
@@ -138,12 +161,17 @@ class Training:
         moments = {k.removeprefix("optimiser."): v for k, v in point.tensors.items() if k.startswith("optimiser.")}
         load_optimiser_tensors(self.optimiser, self.model, moments)
         self.display.say(f"continuing at step {self.step} of {self.schedules.num_steps}")
-        if point.state["torch_threads"] != torch.get_num_threads():
-            self.display.warn(
-                f"this run began with {point.state['torch_threads']} threads and continues with "
-                f"{torch.get_num_threads()}: the result will differ in rounding."
-            )
+        self._tell_what_differs("thread", point.state["torch_threads"], torch.get_num_threads())
+        self._tell_what_differs("process", point.state.get("processes", 1), distributed.world_size())
         return int(point.state["metrics_length"])
+
+    def _tell_what_differs(self, what: str, before: int, now: int) -> None:
+        if before != now:
+            several = f"{what}es" if what.endswith("s") else f"{what}s"
+            self.display.warn(
+                f"this run began with {before} {what if before == 1 else several} and continues with {now}: the result "
+                "will differ in rounding."
+            )
 
     def _tensors(self) -> dict[str, Tensor]:
         model = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
@@ -207,10 +235,11 @@ class Training:
             "lr": result.lr,
             "last_diagnosis": str(self.diagnosis) if self.diagnosis else None,
             "parameters_with_bad_gradients": bad,
-            "images": batch.indices.tolist(),
+            "images": [index for part in distributed.gather(batch.indices.tolist()) for index in part],
         }
         path = self.folder / "post-mortem.json"
-        checkpoints.write_atomic(path, json.dumps(report, indent=1))
+        if distributed.is_first():
+            checkpoints.write_atomic(path, json.dumps(report, indent=1))
         what = "the loss" if repr(result.loss) in {"nan", "inf", "-inf"} else "the gradient"
         raise NonFiniteError(
             f"{what} is not finite at step {batch.step}: the step was not applied, and {path} tells what was "
@@ -219,7 +248,11 @@ class Training:
 
 
 class StopSignal:
-    """Catches SIGTERM and SIGINT; the second one acts at once, as if nobody had caught the first."""
+    """Catches SIGTERM and SIGINT; the second one acts at once, as if nobody had caught the first.
+
+    Not so where several processes share a run: Ctrl-C reaches them from the terminal and again from torchrun, which
+    itself ends those that take too long.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -235,7 +268,7 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _catch(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:
+        if self.number and distributed.world_size() == 1:
             signal.signal(number, self._before[number])
             signal.raise_signal(number)
         self.number = number
