@@ -10,16 +10,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from itertools import count
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from carp.errors import ProcessError
 
 _PATIENCE = timedelta(hours=12)  # of a task without a time-out: one process may wait for the slowest part of another
+_groups = count()
 _BUCKET_BYTES = 2**25  # tensors travel together in parcels of about this size
 
 
@@ -48,8 +51,9 @@ def start(device: torch.device, *, timeout: timedelta = _PATIENCE) -> None:
     if world_size() == 1 or dist.is_initialized():
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    store = PrefixStore(f"group {next(_groups)}", _store())  # a second group must not find the first one's marks
     with _explained():
-        dist.init_process_group(backend, store=_store(), rank=rank(), world_size=world_size(), timeout=timeout)
+        dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
 
 
 def stop() -> None:
@@ -67,14 +71,14 @@ def barrier() -> None:
         dist.all_reduce(torch.zeros(1))  # unlike a barrier of NCCL it needs no device
 
 
-def share(count: int, of_rank: int) -> tuple[int, int]:
-    """First and last of `count` consecutive things that are one process's, as even as possible."""
-    return count * of_rank // world_size(), count * (of_rank + 1) // world_size()
+def share(number: int, of_rank: int) -> tuple[int, int]:
+    """First and last of `number` consecutive things that are one process's, as even as possible."""
+    return number * of_rank // world_size(), number * (of_rank + 1) // world_size()
 
 
-def largest_share(count: int) -> int:
-    """How many of `count` things the process with most of them has."""
-    return -(-count // world_size())
+def largest_share(number: int) -> int:
+    """How many of `number` things the process with most of them has."""
+    return -(-number // world_size())
 
 
 def add_up(tensors: Sequence[Tensor]) -> None:
@@ -127,7 +131,17 @@ def join_rows(rows: Tensor) -> Tensor:
     joined = rows.new_empty(len(counts) * len(padded), *rows.shape[1:])
     with _explained():
         dist.all_gather_into_tensor(joined, padded)
-    return torch.cat([part[:count] for part, count in zip(torch.split(joined, len(padded)), counts, strict=True)])
+    return torch.cat([part[:own] for part, own in zip(torch.split(joined, len(padded)), counts, strict=True)])
+
+
+def join_rows_at_first(rows: Tensor) -> Tensor:
+    """The rows of all processes, which must have the same number of them, in the first process; elsewhere own rows."""
+    if world_size() == 1:
+        return rows
+    joined = rows.new_empty(world_size(), *rows.shape) if is_first() else None
+    with _explained():
+        dist.gather(rows.contiguous(), list(joined.unbind()) if joined is not None else None, dst=0)
+    return rows if joined is None else joined.flatten(0, 1)
 
 
 def add_up_own_rows(rows: Tensor, own: int) -> Tensor:
@@ -170,7 +184,7 @@ def _counts(own: int) -> list[int]:
     counts[rank()] = own
     with _explained():
         dist.all_reduce(counts)
-    return [int(count) for count in counts]
+    return [int(number) for number in counts]
 
 
 def first_to_tell(exit_code: int) -> tuple[bool, int]:

@@ -37,6 +37,7 @@ def open_data(
         )
     auto = values.get("micro_batch") == "auto"
     config = resolve({**values, "micro_batch": None} if auto else values, num_images=len(source))
+    config = _with_shards(config, folder)
     return (_with_micro_batch(config, folder) if auto else config), source
 
 
@@ -50,6 +51,16 @@ def open_more(data: Openable, config: Config, folder: Path, display: Display) ->
     """Open images beside those of training, with the run's `root` and `download`; what they are, their path says."""
     with display.counting("finding images", None) as progress:
         return open_source(data, root=config.root, download=config.download, index=folder / INDEX, progress=progress)
+
+
+def _with_shards(config: Config, folder: Path | None) -> Config:
+    """A run keeps the number of shards that it began with, however many processes continue it."""
+    if config.prototypes != "sharded" or config.prototype_shards is not None:
+        return config
+    shards: int | None = distributed.world_size()
+    if folder is not None and list_checkpoints(folder / "checkpoints"):
+        shards = open_run(folder).config.prototype_shards
+    return resolve({**config.model_dump(), "prototype_shards": shards}, num_images=0)  # so that it is checked
 
 
 def _with_micro_batch(config: Config, folder: Path | None) -> Config:

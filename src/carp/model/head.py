@@ -141,7 +141,7 @@ class _Walk:
         self.pair_weight = 2 / (len(self.pairs) * images * blocks)  # of one pair of views of one image in one block
         self.mean_weight = entropy_weight / ((V + G) * images * blocks)  # of one assignment in the uniformity term
         self.num_assignments = (V + G) * images  # behind the mean of a block
-        self.grad_z = torch.zeros_like(z_VBD) if wants_z else None
+        self.grad_z = z_VBD.new_zeros(z_VBD.shape) if wants_z else None
         self.grad_prototypes = torch.empty_like(prototypes_KD) if wants_prototypes else None
         self.wants_gradient = wants_z or wants_prototypes
         self.log_agreement = z_VBD.new_zeros(())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from carp import distributed
 from carp.config import Config
 from carp.model.branch import Branch
 from carp.model.head import blocks_per_chunk
@@ -38,7 +39,8 @@ def estimate(config: Config) -> Estimate:
     """Estimate the memory of training with a configuration."""
     with torch.device("meta"):
         branch = Branch(config)
-    counts = _count(branch.encoder), _count(branch.projector), _count(branch.assigner)
+    held = distributed.world_size() if config.shards > 1 else 1  # each process has its share of the prototypes
+    counts = _count(branch.encoder), _count(branch.projector), _count(branch.assigner) // held
     copies = 2 + (not config.siamese) + (2 if config.optimiser == "adamw" else 1)
     batch = config.micro_batch or config.batch_size
     activations = 2 * _kept_for_backward(branch, config.global_size, batch)

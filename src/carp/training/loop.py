@@ -26,6 +26,7 @@ from carp.training.health import Diagnosis, Verdict, diagnose
 from carp.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from carp.training.run_log import RunLog, SilentLog
 from carp.training.schedules import Schedules
+from carp.training.shards import all_rows, own_rows, own_shards
 from carp.training.step import Stepper, StepResult
 
 # k-NN of student and teacher, by name, when an epoch ends; None when there is nothing to compare with.
@@ -37,7 +38,7 @@ _PATIENCE = 3  # measurements in a row that must say "collapsed" before `on_coll
 def build_model(config: Config, device: torch.device) -> Carp:
     """A model with the initial weights of the configuration's seed."""
     torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
-    model = Carp(config)
+    model = Carp(config, shard_seeds=[seed_of(config.seed, Purpose.WEIGHTS, 1 + s) for s in own_shards(config)])
     if config.sync_batch_norm:
         synchronise(model, device)
     if config.channels_last:
@@ -128,6 +129,7 @@ class Training:
 
         Every process calls this; the first one writes. Nothing in it depends on the number of processes.
         """
+        tensors = self._tensors()
         if not distributed.is_first():
             return
         state = {
@@ -138,7 +140,7 @@ class Training:
             "torch_threads": torch.get_num_threads(),
             "processes": distributed.world_size(),
         }
-        point = Checkpoint(self.step, self._tensors(), state)
+        point = Checkpoint(self.step, tensors, state)
         checkpoints.save(self.checkpoints, point, keep=self.config.keep_checkpoints)
 
     def _continue(self) -> int:
@@ -154,11 +156,12 @@ class Training:
             return 0
         self.step = point.step
         self.collapsed_in_a_row = point.state["collapsed_in_a_row"]
-        module = {k.removeprefix("model."): v for k, v in point.tensors.items() if k.startswith("model.")}
+        tensors = own_rows(point.tensors, self.config)
+        module = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
         if self.model.siamese:
             module |= {k.replace("student.", "teacher.", 1): v for k, v in module.items()}
         self.model.load_state_dict(module)
-        moments = {k.removeprefix("optimiser."): v for k, v in point.tensors.items() if k.startswith("optimiser.")}
+        moments = {k.removeprefix("optimiser."): v for k, v in tensors.items() if k.startswith("optimiser.")}
         load_optimiser_tensors(self.optimiser, self.model, moments)
         self.display.say(f"continuing at step {self.step} of {self.schedules.num_steps}")
         self._tell_what_differs("thread", point.state["torch_threads"], torch.get_num_threads())
@@ -178,7 +181,7 @@ class Training:
         if self.model.siamese:  # one set of weights under two names; store it once
             model = {name: t for name, t in model.items() if not name.startswith("model.teacher.")}
         moments = optimiser_tensors(self.optimiser, self.model)
-        return model | {f"optimiser.{name}": tensor for name, tensor in moments.items()}
+        return all_rows(model | {f"optimiser.{name}": tensor for name, tensor in moments.items()}, self.config)
 
     def _record(self, batch: Batch, result: StepResult) -> None:
         if batch.step % self.config.log_steps == 0 or self.step == self.schedules.num_steps:

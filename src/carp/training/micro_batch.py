@@ -51,6 +51,10 @@ def check_division(config: Config) -> None:
         return
     if batch < world:
         raise ConfigError(f"batch_size must be at least the number of processes ({world}), received {batch}.")
+    if config.shards > 1 and config.shards % world:
+        raise ConfigError(
+            f"the number of processes must divide prototype_shards ({config.shards}), received {world} processes."
+        )
     number = _number(batch, config.micro_batch or batch)
     if not config.sync_batch_norm and _size(batch // world, number, number - 1) < 2:
         raise ConfigError(
