@@ -99,6 +99,7 @@ def _train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show settings, steps, memory and time; write nothing.")
     ] = False,
+    procs: Annotated[int, typer.Option(min=1, help="Processes that share the work: one a GPU, or a few on a CPU.")] = 1,
 ) -> None:
     """Train an encoder on images without labels. The same command again continues the run."""
     overrides = _parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
@@ -112,6 +113,12 @@ def _train(
         for line in plan(data, recipe, **overrides):
             typer.echo(line)
         return
+    if procs > 1 and "RANK" not in os.environ:  # the processes themselves are called with the same words
+        from carp.commands.launch import launch
+
+        options = [word for name, value in (("--recipe", recipe), ("--val", val)) if value for word in (name, value)]
+        words = ["train", data, *(settings or []), "--out", str(out), *options]
+        raise typer.Exit(launch(words, processes=procs))
     from carp.commands.train import train
 
     run = train(data, out, recipe, **overrides)

@@ -5,6 +5,7 @@ processes that end with an error the first one tells it (`first_to_tell`).
 """
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,6 +55,24 @@ def start(device: torch.device, *, timeout: timedelta = _PATIENCE) -> None:
     store = PrefixStore(f"group {next(_groups)}", _store())  # a second group must not find the first one's marks
     with _explained():
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
+
+
+def launch(words: Sequence[str], *, processes: int) -> int:
+    """Run a program in several processes of this machine with torchrun; the exit code of the first that fails, or 0."""
+    from torch.distributed import run as torchrun  # noqa: PLC0415 - slow, and only the launcher needs it
+    from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # a report of every failure, with tracebacks
+    options = ["--standalone", f"--nproc-per-node={processes}"]
+    try:
+        torchrun.run(torchrun.parse_args([*options, *words]))  # type: ignore[no-untyped-call]
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        return failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0
 
 
 def stop() -> None:

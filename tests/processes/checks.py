@@ -1,6 +1,6 @@
 """What is checked inside processes that torchrun started; every function is called by all of them.
 
-    torchrun --nproc-per-node 3 -m tests.processes.checks
+torchrun --nproc-per-node 3 -m tests.processes.checks
 """
 
 import copy
@@ -40,7 +40,9 @@ def sums_and_rows() -> None:
     assert tensors[1].tolist() == [[world] * 3] * 2
     assert tensors[2].tolist() == [[total + world] * 2] * 2
     assert distributed.largest([rank, -rank]) == [world - 1, 0]
-    assert distributed.join_rows(torch.full((rank, 2), rank)).tolist() == [[r] * 2 for r in range(world) for _ in range(r)]
+    assert distributed.join_rows(torch.full((rank, 2), rank)).tolist() == [
+        [r] * 2 for r in range(world) for _ in range(r)
+    ]
     rows = torch.arange(7.0) + 10 * rank
     first, last = distributed.share(7, rank)
     assert torch.equal(distributed.add_up_own_rows(rows, last - first), own(world * torch.arange(7.0) + 10 * total))
@@ -82,14 +84,14 @@ def gradients() -> None:
 def batch_norms() -> None:
     """Synchronised batch norm is batch norm of all images: output, gradients, running statistics."""
     torch.manual_seed(1)
-    for plain, x in (
+    for plain, values in (
         (nn.BatchNorm2d(4), 5 + 3 * torch.randn(7, 4, 3, 5)),
         (nn.BatchNorm1d(4, affine=False, momentum=None), torch.randn(7, 4)),
     ):
         plain.double()
         norm = synchronise(nn.Sequential(copy.deepcopy(plain)), CPU)[0]
-        for _ in range(2):
-            x = 1.5 * x.double().detach() + 0.5
+        for shift in (0.0, 0.5):
+            x = values.double() + shift
             upstream = torch.randn_like(x)
             all_x, own_x = x.clone().requires_grad_(), own(x).clone().requires_grad_()
             y, own_y = plain(all_x), norm(own_x)
@@ -135,7 +137,8 @@ def _assert_close(ours: list[Tensor | None], theirs: list[Tensor | None]) -> Non
 
 CHECKS = (sums_and_rows, gradients, batch_norms, order)
 
-if __name__ == "__main__":
+
+def main() -> None:
     distributed.start(CPU, timeout=datetime.timedelta(seconds=60))
     for check in CHECKS:
         check()
@@ -143,3 +146,7 @@ if __name__ == "__main__":
         if distributed.is_first():
             print("passed:", check.__name__, flush=True)
     distributed.stop()
+
+
+if __name__ == "__main__":
+    main()

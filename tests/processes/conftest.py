@@ -41,15 +41,12 @@ def torchrun(processes: int, *words: object, options: tuple[str, ...] = ()) -> t
 
 
 @pytest.fixture(scope="session")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of 64 images of 32 pixels."""
-    return write_images(tmp_path_factory.mktemp("images"), tiny_images())
-
-
-@pytest.fixture(scope="session")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """52 steps without batch norm in the encoder."""
-    return write_recipe(tmp_path_factory.mktemp("recipe") / "tiny.yaml", epochs=13, **NO_BATCH_NORM)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """64 images of 32 pixels and a recipe of 52 steps without batch norm in the encoder."""
+    folder = tmp_path_factory.mktemp("processes")
+    write_images(folder / "images", tiny_images())
+    write_recipe(folder / "tiny.yaml", epochs=13, num_prototypes=96, **NO_BATCH_NORM)
+    return folder
 
 
 def losses(run: Path) -> list[float]:

@@ -24,7 +24,7 @@ def choose_micro_batch(config: Config, device: torch.device) -> int | None:
     halved = [-(-batch // 2**n) for n in range(batch.bit_length() - 1)]
     sizes = [size for size in halved if batch % size != 1]  # batch norm cannot take a single image
     for size in sizes:
-        if estimate(config.model_copy(update={"batch_size": batch, "micro_batch": size})).total_bytes <= limit:
+        if estimate(config.model_copy(update={"micro_batch": size})).total_bytes <= limit:
             break
     smallest = -distributed.largest([-size])[0]
     return None if smallest == batch else smallest
