@@ -12,8 +12,8 @@ from carp.config import Config
 from carp.training.estimate import Estimate, estimate
 
 BATCH, DIMENSIONS, BLOCK, MICRO_BATCH = 4096, 256, 512, 64
-GPUS = (1, 4, 8, 16, 64)
-PROTOTYPES = (65_536, 262_144, 1_048_576, 4_194_304, 16_777_216)
+GPUS = (1, 4, 16, 64)
+PROTOTYPES = (65_536, 1_048_576, 16_777_216)
 ENCODER_FLOP = 8.2e9  # of ResNet-50 for an image of 224 pixels: two for each of 4.1e9 multiplications
 
 
@@ -39,10 +39,12 @@ def need(gpus: int, prototypes: int, *, sharded: bool) -> Estimate:
 def flop(gpus: int, prototypes: int) -> tuple[float, float]:
     """Of a step and process: encoder, head.
 
-    Two views pass the student (embedded without gradient, then forward and backward: 1 + 3) and the teacher (1). In the
-    head four embeddings of an image meet every prototype, and the student's two twice more for the gradients.
+    Two views pass the student (forward and backward: 3, and once more where there are several micro-batches) and the
+    teacher (1). In the head four embeddings of an image meet every prototype, and the student's two twice more for the
+    gradients.
     """
-    return BATCH / gpus * 2 * 5 * ENCODER_FLOP, BATCH / gpus * 8 * 2 * prototypes * DIMENSIONS
+    passes = 5 if BATCH / gpus > MICRO_BATCH else 4
+    return BATCH / gpus * 2 * passes * ENCODER_FLOP, BATCH / gpus * 8 * 2 * prototypes * DIMENSIONS
 
 
 def sent(gpus: int, prototypes: int, weights: int, *, sharded: bool) -> tuple[float, float]:

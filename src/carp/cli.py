@@ -100,6 +100,10 @@ def _train(
         bool, typer.Option("--dry-run", help="Show settings, steps, memory and time; write nothing.")
     ] = False,
     procs: Annotated[int, typer.Option(min=1, help="Processes that share the work: one a GPU, or a few on a CPU.")] = 1,
+    submit: Annotated[
+        str | None,
+        typer.Option(help="Queue the run on a SLURM cluster: 'nodes=2 tasks=8 hours=48 partition=gpu'."),
+    ] = None,
 ) -> None:
     """Train an encoder on images without labels. The same command again continues the run."""
     overrides = _parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
@@ -112,6 +116,13 @@ def _train(
 
         for line in plan(data, recipe, **overrides):
             typer.echo(line)
+        return
+    if submit is not None:
+        from carp.commands.submit import Job, parse_resources
+        from carp.commands.submit import submit as queue
+
+        number = queue(Job(data, out, recipe, overrides), parse_resources(submit))
+        typer.echo(f"job: {number}   what it says: {out}.jobs")
         return
     if procs > 1 and "RANK" not in os.environ:  # the processes themselves are called with the same words
         from carp.commands.launch import launch

@@ -7,10 +7,12 @@ processes that end with an error the first one tells it (`first_to_tell`).
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
@@ -23,6 +25,7 @@ from torch.distributed.rendezvous import rendezvous
 from carp.errors import ProcessError
 
 _PATIENCE = timedelta(hours=12)  # of a task without a time-out: one process may wait for the slowest part of another
+_SECONDS_TO_MEET = 600.0  # from the start of the first process to that of the last
 _groups = count()
 _BUCKET_BYTES = 2**25  # tensors travel together in parcels of about this size
 
@@ -216,7 +219,7 @@ def first_to_tell(exit_code: int) -> tuple[bool, int]:
     mine = f"{rank()} {exit_code}"
     try:
         told = _store().compare_set("told", "", mine).decode()
-    except (RuntimeError, ValueError):  # the process that keeps the store is gone
+    except (ProcessError, RuntimeError, ValueError):  # the process that keeps the store is gone
         return True, exit_code
     return told == mine, int(told.split()[1])
 
@@ -224,8 +227,43 @@ def first_to_tell(exit_code: int) -> tuple[bool, int]:
 @cache
 def _store() -> Any:
     """Where processes find each other; under torchrun its agent keeps it, and so it outlives them."""
-    store, _, _ = next(iter(rendezvous("env://", rank(), world_size())))
-    return store
+    with _explained():
+        store, _, _ = next(iter(rendezvous("env://", rank(), world_size())))
+        return PrefixStore(_agree_on_name(store), store)
+
+
+def _agree_on_name(store: Any) -> str:
+    """A name that no processes before these had: after a restart the store still holds what those wrote.
+
+    The first process makes a name up. Another one answers with a word of its own under the name that it finds, and only
+    when that word is confirmed it knows that the name is not an old one.
+    """
+    end = time.monotonic() + _SECONDS_TO_MEET
+    word = uuid.uuid4().hex
+    if is_first():
+        store.set("name", word)
+        for other in range(1, world_size()):
+            _wait_for(partial(store.check, [f"{word}/{other}"]), end)
+            store.set(f"{word}/{store.get(f'{word}/{other}').decode()}", "yes")
+        return word
+    name = ""
+
+    def is_confirmed() -> bool:
+        nonlocal name
+        if store.check(["name"]) and (found := store.get("name").decode()) != name:
+            name = found
+            store.set(f"{name}/{rank()}", word)
+        return bool(name) and bool(store.check([f"{name}/{word}"]))
+
+    _wait_for(is_confirmed, end)
+    return name
+
+
+def _wait_for(condition: Callable[[], bool], end: float) -> None:
+    while not condition():
+        if time.monotonic() > end:
+            raise RuntimeError("timed out")
+        time.sleep(0.02)
 
 
 @contextmanager
