@@ -85,8 +85,6 @@ def test_the_batch_script_passes_a_signal_on_and_queues_again_only_then(tmp_path
     log = tmp_path / "log"
     say = f'echo "scontrol $@" >> {log}'
     fake(tmp_path, "scontrol", f'if [ "$1" = show ]; then echo first; echo second; else {say}; fi')
-        tmp_path, "scontrol", f'if [ "$1" = show ]; then echo first; echo second; else echo "scontrol $@" >> {log}; fi'
-    )
     wait = "while true; do sleep 0.05; done" if signalled else "exit 3"
     fake(tmp_path, "srun", f'trap "echo saved >> {log}; exit 143" TERM; echo "srun $@" >> {log}; {wait}')
     environment = {

@@ -28,7 +28,8 @@ def test_a_full_disk_of_the_first_process_stops_all_and_is_told_once(folder: Pat
     assert code != 0
     (line,) = own_lines(output)
     assert "cannot write the checkpoint" in line
-    assert "Traceback" not in output.partition("torch.distributed.elastic.multiprocessing.errors")[0]
+    assert output.count("Traceback") == 1, "torchrun's own, and none of ours"
+    assert "ChildFailedError" in output.rpartition("Traceback")[2]
     assert steps_of(out) == []
 
 
