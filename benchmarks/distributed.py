@@ -230,7 +230,9 @@ def compare_all(*, quick: bool) -> dict[str, tuple[float, float, bool]]:
     rows["bytes of the head, sharded / replicated"] = (found["sharded"] / found["replicated"], 0.1, False)
     held = {kind: answer(2, "memory", kind, prototypes) for kind in ("replicated", "sharded")}
     for kind, size in held.items():
+        formula = 4 * 4 * DIMENSIONS * (prototypes // 2 if kind == "sharded" else prototypes)
         print(f"| {kind}: MB of prototypes, teacher, gradient, momentum | {size / 1e6:.1f} |")
+        print(f"| … by formula, and measured / formula | {formula / 1e6:.1f}, {size / formula:.3f} |", flush=True)
     rows["memory of the head, sharded / replicated"] = (held["sharded"] / held["replicated"], 0.55, False)
     kills = 2 if quick else KILLS
     rows[f"kills survived of {kills}"] = (survive_kills(kills), float(kills), True)

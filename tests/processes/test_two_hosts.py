@@ -43,7 +43,7 @@ def test_a_run_over_two_hosts_ends_where_a_run_on_one_does(folder: Path, tmp_pat
     starts = [
         f"GLOO_SOCKET_IFNAME=to-{'b' if host == 'a' else 'a'} ip netns exec {host} {sys.executable} "
         f"-m torch.distributed.run --nnodes=2 --nproc-per-node=1 --node-rank={number} --rdzv-backend=c10d "
-        f"--rdzv-id=x --rdzv-endpoint=10.200.0.1:29511 --local-addr={address} {train}"
+        f"--rdzv-id=x --rdzv-endpoint=10.200.0.1:29511 --rdzv-conf=is_host={1 - number} --local-addr={address} {train}"
         for number, (host, address) in enumerate(HOSTS.items())
     ]
     done = subprocess.run(

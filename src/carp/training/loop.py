@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +27,7 @@ from carp.training.run_log import RunLog, SilentLog
 from carp.training.schedules import Schedules
 from carp.training.shards import all_rows, own_rows, own_shards
 from carp.training.step import Stepper, StepResult
+from carp.training.stop_signal import StopSignal
 
 # k-NN of student and teacher, by name, when an epoch ends; None when there is nothing to compare with.
 Validate = Callable[[Carp], dict[str, float]]
@@ -248,30 +248,3 @@ class Training:
             f"{what} is not finite at step {batch.step}: the step was not applied, and {path} tells what was "
             "found. Lower lr, add warmup_epochs, set clip_gradient, or use precision=fp32."
         )
-
-
-class StopSignal:
-    """Catches SIGTERM and SIGINT; the second one acts at once, as if nobody had caught the first.
-
-    Not so where several processes share a run: Ctrl-C reaches them from the terminal and again from torchrun, which
-    itself ends those that take too long.
-    """
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._catch)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _catch(self, number: int, _frame: FrameType | None) -> None:
-        if self.number and distributed.world_size() == 1:
-            signal.signal(number, self._before[number])
-            signal.raise_signal(number)
-        self.number = number
