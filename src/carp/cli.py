@@ -99,6 +99,11 @@ def _train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show settings, steps, memory and time; write nothing.")
     ] = False,
+    procs: Annotated[int, typer.Option(min=1, help="Processes that share the work: one a GPU, or a few on a CPU.")] = 1,
+    submit: Annotated[
+        str | None,
+        typer.Option(help="Queue the run on a SLURM cluster: 'nodes=2 tasks=8 hours=48 partition=gpu'."),
+    ] = None,
 ) -> None:
     """Train an encoder on images without labels. The same command again continues the run."""
     overrides = _parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
@@ -112,9 +117,24 @@ def _train(
         for line in plan(data, recipe, **overrides):
             typer.echo(line)
         return
+    if submit is not None:
+        from carp.commands.submit import Job, parse_resources
+        from carp.commands.submit import submit as queue
+
+        number = queue(Job(data, out, recipe, overrides), parse_resources(submit))
+        typer.echo(f"job: {number}   what it says: {out}.jobs")
+        return
+    if procs > 1 and "RANK" not in os.environ:  # the processes themselves are called with the same words
+        from carp.commands.launch import launch
+
+        options = [word for name, value in (("--recipe", recipe), ("--val", val)) if value for word in (name, value)]
+        words = ["train", data, *(settings or []), "--out", str(out), *options]
+        raise typer.Exit(launch(words, processes=procs))
     from carp.commands.train import train
 
     run = train(data, out, recipe, **overrides)
+    if not is_first_process():
+        return
     typer.echo(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
     typer.echo(f"next: carp eval knn {run.folder} --data LABELLED_FOLDER   or in Python: carp.load('{run.folder}')")
 
@@ -481,6 +501,8 @@ def main() -> None:
         if name == "Abort":
             _end("interrupted", 130)
         if not hasattr(error, "format_message"):
+            if not _first_to_tell(1)[0]:
+                sys.exit(1)
             raise
         if name == "NoArgsIsHelpError":
             error.show()  # type: ignore[attr-defined]
@@ -498,5 +520,16 @@ def _usage(error: Any) -> str:
 
 
 def _end(words: str, code: int) -> NoReturn:
-    sys.stderr.write(f"carp: {words}\n")
+    first, code = _first_to_tell(code)
+    if first:
+        sys.stderr.write(f"carp: {words}\n")
     sys.exit(code)
+
+
+def _first_to_tell(code: int) -> tuple[bool, int]:
+    """Of the processes of torchrun only the first that fails speaks; all end with its exit code."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        return True, code
+    from carp import distributed
+
+    return distributed.first_to_tell(code)

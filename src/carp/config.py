@@ -145,6 +145,16 @@ class Config(BaseModel):
     partition: Literal["random", "fixed"] = Field(
         "random", description="Whether the prototypes are dealt into new blocks at every step."
     )
+    prototypes: Literal["replicated", "sharded"] = Field(
+        "replicated",
+        description="Whether every process has all prototypes, or its share of them (docs/scaling.md). Blocks are then "
+        "drawn inside shards, and shards exchange prototypes.",
+    )
+    prototype_shards: int | None = Field(
+        None, ge=1, description="Number of shards; null is the number of processes that the run begins with."
+    )
+    exchange_steps: int = Field(100, ge=1, description="Steps from one exchange between shards to the next.")
+    exchange_share: Fraction = Field(0.5, description="Share of its prototypes that a shard gives away at an exchange.")
     entropy_weight: Schedule = Field(
         (1.0, 1.0), description="Weight of kl_to_uniform: more of it spreads images over more prototypes."
     )
@@ -166,6 +176,14 @@ class Config(BaseModel):
     clip_gradient: float | None = Field(None, gt=0, description="Longest gradient; a longer one is cut to this norm.")
 
     # Machine
+    sync_batch_norm: bool = Field(
+        True,
+        description="Whether batch norm sees the images of all processes (torchrun); false is faster, and the result "
+        "then depends on the number of processes.",
+    )
+    timeout_minutes: float = Field(
+        30.0, gt=0, description="How long a process waits for another one before the run ends."
+    )
     device: str = Field("auto", description="cpu, cuda, cuda:1 or mps; auto takes the fastest that is there.")
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 is faster where the processor supports it.")
     channels_last: bool = Field(True, description="Memory layout of images; true is faster for convolutions.")
@@ -207,7 +225,17 @@ class Config(BaseModel):
         if self.warmup_epochs >= self.epochs:
             raise ValueError(f"warmup_epochs must be less than epochs ({self.epochs}), received {self.warmup_epochs}")
         check_block_size(self.num_prototypes, self.block_size)
+        if self.num_prototypes % (self.shards * self.block_size):
+            raise ValueError(
+                f"num_prototypes must be a multiple of prototype_shards x block_size ({self.shards} x "
+                f"{self.block_size}), received {self.num_prototypes}"
+            )
         return self
+
+    @property
+    def shards(self) -> int:
+        """How many shards the prototypes are dealt into; blocks do not reach across them."""
+        return (self.prototype_shards or 1) if self.prototypes == "sharded" else 1
 
     @property
     def siamese(self) -> bool:
@@ -228,7 +256,7 @@ GROUPS = {
     "global_size": "Views",
     "encoder": "Model",
     "optimiser": "Optimiser",
-    "device": "Machine",
+    "sync_batch_norm": "Machine",
     "validation": "Run",
 }
 
@@ -240,6 +268,7 @@ FREE_KEYS = frozenset(
         "download",
         "device",
         "workers",
+        "timeout_minutes",
         "max_bad_share",
         "tensorboard",
         "checkpoint_steps",

@@ -10,6 +10,8 @@ from carp.errors import ConfigError
 
 def choose_device(name: str) -> torch.device:
     """`auto` is CUDA, then MPS, then the CPU; anything else is a torch device that must exist here."""
+    if name in {"auto", "cuda"} and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
+        name = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"  # torchrun: a process a GPU
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")

@@ -60,6 +60,12 @@ class BadImagesError(DataError):
     exit_code = 5
 
 
+class ProcessError(CarpError):
+    """Another process of the run hangs, was killed or is out of reach."""
+
+    exit_code = 6
+
+
 class Interrupted(CarpError):  # noqa: N818 - not a mistake: a signal asked the run to stop, and it did
     """A signal stopped the run after its state was saved."""
 

@@ -163,10 +163,15 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _git_state() -> dict[str, str] | None:
-    """The commit of the working folder and whether it has changes; None outside a repository."""
+    """The commit of the working folder and whether it has changes; None outside a repository.
+
+    Without git's optional lock: a run that is killed meanwhile, or has no room, would leave it behind.
+    """
     try:
         commit, changes = (
-            subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+            subprocess.run(
+                ["git", "--no-optional-locks", *arguments], capture_output=True, text=True, timeout=10, check=True
+            ).stdout.strip()
             for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
         )
     except (OSError, subprocess.SubprocessError):

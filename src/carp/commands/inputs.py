@@ -1,8 +1,10 @@
 """What a command is given: settings and images."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from carp import distributed
 from carp.checkpoint import list_checkpoints
 from carp.config import Config, check_keys, read_recipe, resolve
 from carp.data.source import Openable, Source, open_source
@@ -35,7 +37,14 @@ def open_data(
         )
     auto = values.get("micro_batch") == "auto"
     config = resolve({**values, "micro_batch": None} if auto else values, num_images=len(source))
+    config = _with_shards(config, folder)
     return (_with_micro_batch(config, folder) if auto else config), source
+
+
+def join_processes(config: Config) -> None:
+    """Where several processes share a run (torchrun), wait for the others; no-op for one alone."""
+    timeout = timedelta(minutes=config.timeout_minutes)
+    distributed.start(choose_device(config.device), timeout=timeout)
 
 
 def open_more(data: Openable, config: Config, folder: Path, display: Display) -> Source:
@@ -44,10 +53,21 @@ def open_more(data: Openable, config: Config, folder: Path, display: Display) ->
         return open_source(data, root=config.root, download=config.download, index=folder / INDEX, progress=progress)
 
 
+def _with_shards(config: Config, folder: Path | None) -> Config:
+    """A run keeps the number of shards that it began with, however many processes continue it."""
+    if config.prototypes != "sharded" or config.prototype_shards is not None:
+        return config
+    shards: int | None = distributed.world_size()
+    if folder is not None and list_checkpoints(folder / "checkpoints"):
+        shards = open_run(folder).config.prototype_shards
+    return resolve({**config.model_dump(), "prototype_shards": shards}, num_images=0)  # so that it is checked
+
+
 def _with_micro_batch(config: Config, folder: Path | None) -> Config:
     """A run keeps the micro-batch it began with, however much memory is free when it continues."""
     if folder is not None and list_checkpoints(folder / "checkpoints"):
         size = open_run(folder).config.micro_batch
     else:
+        join_processes(config)
         size = choose_micro_batch(config, choose_device(config.device))
     return config.model_copy(update={"micro_batch": size})

@@ -1,14 +1,16 @@
 """`carp train`: from a pile of images to an encoder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from carp import distributed
 from carp.checkpoint import list_checkpoints
-from carp.commands.inputs import INDEX, open_data, open_more
-from carp.config import Config
+from carp.commands.inputs import INDEX, join_processes, open_data, open_more
+from carp.config import FREE_KEYS, Config
 from carp.data.decode import pixel_limit
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
@@ -16,12 +18,13 @@ from carp.data.memory import hold_in_memory, is_held
 from carp.data.quarantine import Misses, Quarantine
 from carp.data.source import Openable, Source, keep_index
 from carp.device import choose_device
-from carp.errors import MissingExtraError
+from carp.errors import ConfigError, DataError, MissingExtraError
 from carp.evaluation.validation import make_validation
 from carp.report.plots import plot_run
 from carp.run_folder import Run, locked, open_run, prepare_run
 from carp.training.display import Display
 from carp.training.loop import Training
+from carp.training.micro_batch import check_division
 from carp.training.run_log import read_metrics
 
 
@@ -35,6 +38,8 @@ def train(
 ) -> Run:
     """Train an encoder, or continue the run in `out` where it was.
 
+    Under torchrun every process calls this, and they share the work (docs/scaling.md).
+
     Args:
         data: A folder of images, a list of paths, tar shards, Parquet files, `torchvision:NAME`, `embedded:shapes`, an
             image array [N, H, W, 3], or any data set with a length and items by number (docs/data.md).
@@ -46,12 +51,13 @@ def train(
     Returns:
         The finished run.
     """
-    folder, display = Path(out), Display(quiet=quiet)
+    folder, display = Path(out), Display(quiet=quiet or not distributed.is_first())
     config, source = open_data(data, recipe, overrides, folder, display)
     device = choose_device(config.device)
-    with locked(folder), pixel_limit(config.max_image_pixels):
-        prepare_run(folder, config, source)
-        keep_index(source, folder / INDEX)
+    join_processes(config)
+    check_division(config)
+    _check_alike(config, source)
+    with _prepared(folder, config, source), pixel_limit(config.max_image_pixels):
         if note := advice(source, config):
             display.warn(note)
         quarantine = _quarantine(folder, config, len(source), display)
@@ -63,26 +69,63 @@ def train(
             validate = None
             if config.validation is not None:
                 labelled = open_more(config.validation, config, folder, display)
-                keep_index(labelled, folder / INDEX)
+                if distributed.is_first():
+                    keep_index(labelled, folder / INDEX)
                 validation = _read(labelled, config, display)
                 validate = make_validation(config, source, validation, device, warn=display.warn)
             display.say(_summary(config, len(source), training, device))
             training.run(validate)
             if summary := quarantine.summary():
                 display.warn(summary)
-        try:
-            plot_run(read_metrics(folder / "metrics.jsonl"), config, folder / "plots.png")
-        except (MissingExtraError, OSError) as error:  # the run is complete and saved: no reason to fail
-            display.warn(f"plots.png was not drawn: {error}")
+        if distributed.is_first():
+            _plot(folder, config, display)
+        distributed.barrier()
+    distributed.stop()  # not after an error: the others would notice before it is told
     return open_run(folder)
 
 
+@contextmanager
+def _prepared(folder: Path, config: Config, source: Source) -> Iterator[None]:
+    """The run folder, made or checked and held by the first process; the others wait for it."""
+    with locked(folder) if distributed.is_first() else nullcontext():
+        if distributed.is_first():
+            prepare_run(folder, config, source)
+            keep_index(source, folder / INDEX)
+            if not list_checkpoints(folder / "checkpoints"):  # begun anew, maybe with other images
+                _quarantine_path(folder).unlink(missing_ok=True)
+        distributed.barrier()
+        yield
+
+
+def _check_alike(config: Config, source: Source) -> None:
+    """All processes must see the same settings and images, or they would not train the same model."""
+    settings = config.model_dump_json(exclude=set(FREE_KEYS))
+    told = distributed.gather([settings, source.fingerprint, len(source)])
+    for number, (other, *images) in enumerate(told):
+        if images != told[0][1:]:
+            raise DataError(
+                f"{source.name} is not the same for all processes: {told[0][2]} images for process 0, {images[1]} for "
+                f"process {number}{', other names or contents' if images[1] == told[0][2] else ''}."
+            )
+        if other != told[0][0]:
+            raise ConfigError(f"process {number} was started with other settings than process 0. Give all the same.")
+
+
+def _plot(folder: Path, config: Config, display: Display) -> None:
+    try:
+        plot_run(read_metrics(folder / "metrics.jsonl"), config, folder / "plots.png")
+    except (MissingExtraError, OSError) as error:  # the run is complete and saved: no reason to fail
+        display.warn(f"plots.png was not drawn: {error}")
+
+
+def _quarantine_path(folder: Path) -> Path:
+    return folder / "quarantine.jsonl"
+
+
 def _quarantine(folder: Path, config: Config, num_images: int, display: Display) -> Quarantine:
-    """The bad images of a run. One without a checkpoint is begun anew, maybe with other images, so forget its list."""
-    path = folder / "quarantine.jsonl"
-    if not list_checkpoints(folder / "checkpoints"):
-        path.unlink(missing_ok=True)
-    return Quarantine(num_images, config.max_bad_share, path, warn=display.warn)
+    """The bad images of a run."""
+    path = _quarantine_path(folder)
+    return Quarantine(num_images, config.max_bad_share, path, writes=distributed.is_first(), warn=display.warn)
 
 
 def _read(
@@ -99,6 +142,8 @@ def _summary(config: Config, num_images: int, training: Training, device: torch.
     """What is about to be trained, in a line."""
     parameters = sum(p.numel() for p in training.model.student.encoder.parameters())
     threads = f" with {counted(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else ""
+    if distributed.world_size() > 1:
+        threads += f", {distributed.world_size()} processes"
     return (
         f"{counted(num_images, 'image')}, {config.encoder} ({parameters / 1e6:.3g} M parameters), "
         f"{counted(training.schedules.num_steps, 'step')} in {counted(config.epochs, 'epoch')}, {device}{threads}"

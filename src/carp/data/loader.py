@@ -3,7 +3,8 @@
 The order of an epoch is a permutation drawn from (seed, epoch); the last images that do not fill a batch wait for
 another epoch's order. Small images are held in memory and augmented a batch at a time; photographs are decoded and
 augmented one at a time by worker processes. The place of an image that cannot be read is taken by another one, with
-the view parameters of the image that was due.
+the view parameters of the image that was due. Where several processes share a run, each makes its own part of every
+batch.
 
 Shapes: V views, B images, S side of a view.
 """
@@ -13,7 +14,7 @@ import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from carp import distributed
 from carp.config import Config
 from carp.data.batch_views import batch_views
 from carp.data.decode import pixel_limit
@@ -43,12 +45,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Batch:
-    """The views of one optimiser step."""
+    """The views of one optimiser step, as far as this process makes them."""
 
     step: int
     epoch: int
     indices: NDArray[np.int64]
     views: list[Tensor]  # V tensors [B, 3, S, S]: floats in [0, 1] or bytes, not yet normalised
+    num_images: int  # of all processes
 
 
 class Loader(Protocol):
@@ -78,10 +81,10 @@ class SmallImageLoader:
         yield from one_ahead(batches) if self._ahead else batches
 
     def _in_turn(self, first_step: int, last_step: int) -> Iterator[Batch]:
-        for step, epoch, indices in self._order.steps(first_step, last_step):
+        for step, epoch, indices in own_parts(self._order, first_step, last_step):
             images = self._source.images[self._taken(epoch, indices)]
             views = batch_views(images, self._kinds, seed=self._seed, epoch=epoch, indices=indices)
-            yield Batch(step, epoch, indices, views)
+            yield Batch(step, epoch, indices, views, self._order.batch_size)
 
     def _taken(self, epoch: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """The indices, those of unreadable images replaced."""
@@ -105,6 +108,13 @@ def one_ahead(batches: Iterator[T]) -> Generator[T]:
             yield batch
 
 
+def own_parts(order: Order, first_step: int, last_step: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """(step, epoch, indices) of the images that this process takes; those of all processes, joined, are the batch."""
+    own = slice(*distributed.share(order.batch_size, distributed.rank()))
+    for step, epoch, indices in order.steps(first_step, last_step):
+        yield step, epoch, indices[own]
+
+
 class PhotoLoader:
     """Decodes and augments photographs in worker processes."""
 
@@ -117,14 +127,16 @@ class PhotoLoader:
 
     def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
-        steps = self._order.steps(first_step, last_step)
-        items = ([(epoch, int(i)) for i in indices] for _, epoch, indices in self._order.steps(first_step, last_step))
+        steps = own_parts(self._order, first_step, last_step)
+        own = own_parts(self._order, first_step, last_step)
+        items = ([(epoch, int(i)) for i in indices] for _, epoch, indices in own)
         with closing(by_workers(self._dataset, items, self._workers)) as made:
             for (step, epoch, indices), rendered in zip(steps, made, strict=True):
-                self._quarantine.add(rendered.misses)
-                if rendered.error is not None:
-                    raise rendered.error
-                yield Batch(step, epoch, indices, rendered.views)
+                misses, error = _of_all_processes(rendered)
+                self._quarantine.add(misses)
+                if error is not None:
+                    raise error
+                yield Batch(step, epoch, indices, rendered.views, self._order.batch_size)
 
 
 def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], workers: int) -> Generator[T]:
@@ -158,6 +170,23 @@ class _Rendered:
     views: list[Tensor]
     misses: Misses
     error: DataError | None = None
+
+
+def _of_all_processes(rendered: _Rendered) -> tuple[Misses, DataError | None]:
+    """What all processes missed and the first error among theirs, so that all stop at the same step."""
+    own, error = rendered.misses, rendered.error
+    nothing = error is None and not own.unreadable
+    told = distributed.gather(None if nothing else [asdict(own), str(error or ""), isinstance(error, BadImagesError)])
+    if len(told) == 1:
+        return own, error
+    misses, errors = Misses(), list[DataError]()
+    for one, message, too_many in filter(None, told):
+        misses.unreadable += [Unreadable(**bad) for bad in one["unreadable"]]
+        misses.drawn += one["drawn"]
+        misses.drawn_unreadable += one["drawn_unreadable"]
+        if message:
+            errors.append(BadImagesError(message) if too_many else DataError(message))
+    return misses, errors[0] if errors else None
 
 
 def _as_it_is(rendered: Any) -> Any:

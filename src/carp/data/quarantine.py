@@ -82,9 +82,11 @@ class Quarantine:
         max_share: float,
         path: Path | None = None,
         *,
+        writes: bool = True,
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._num_images, self._max_share, self._path, self._warn = num_images, max_share, path, warn
+        self._writes = writes  # of several processes only one
         self._found = {bad.index: bad for bad in _read(path)} if path else {}
         self._drawn = self._drawn_unreadable = self._warned = 0
 
@@ -96,7 +98,7 @@ class Quarantine:
         new = {bad.index: bad for bad in misses.unreadable if bad.index not in self._found}
         if new:
             self._found |= new
-            if self._path:
+            if self._path and self._writes:
                 _append(self._path, new.values())
             self._tell(list(new.values()))
         self._drawn += misses.drawn

@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     HELD_OUT = 9  # which images choose a member of a grid
     GRID_ORDER = 10
     GRID_WEIGHTS = 11
+    EXCHANGE = 13  # which prototypes move from one shard to another
     GRID_CROP = 12  # the random crops that linear classifiers train on
     ATTACK = 20
 

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from carp import distributed
 from carp.config import Config
-from carp.data.part import at_random
+from carp.data.part import Part, at_random
 from carp.data.quarantine import Unreadable, nothing_to_read
 from carp.data.source import Source, read, single_labels
 from carp.errors import UnreadableImageError
@@ -18,6 +19,7 @@ from carp.model.carp import Carp
 _LARGEST_BANK = 10_000
 _LARGEST_QUERIES = 5_000
 _NEIGHBOURS = 20
+_ENOUGH_TO_SHARE = 100  # fewer images are encoded by every process
 
 
 def make_validation(
@@ -43,12 +45,18 @@ def make_validation(
     told: set[str] = set()
 
     def labelled(model: torch.nn.Module, source: Source) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        found = extract(model, source, size=config.global_size, device=device)
+        first, last = distributed.share(len(source), distributed.rank())
+        if len(source) < _ENOUGH_TO_SHARE:
+            first, last = 0, len(source)
+        found = extract(model, Part(source, np.arange(first, last)), size=config.global_size, device=device)
         if source is queries and (note := found.note()) and note not in told:  # training tells of its own images
             told.add(note)
             warn(f"validation: {note}")
         assert source.labels is not None
-        return found.features, source.labels[found.indices]
+        features, indices = torch.from_numpy(found.features), torch.from_numpy(first + np.asarray(found.indices))
+        if last - first < len(source):
+            features, indices = distributed.join_rows(features), distributed.join_rows(indices)
+        return features.numpy(), source.labels[indices.numpy()]
 
     def validate(model: Carp) -> dict[str, float]:
         branches = {"student": model.student}

@@ -3,6 +3,7 @@
 Shapes: B images, F features, D embedding.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 from torch import Tensor, nn
@@ -15,9 +16,9 @@ from carp.model.projector import Projector
 
 
 class Branch(nn.Module):
-    """f, g and q with one set of weights."""
+    """f, g and q with one set of weights; with `shard_seeds` as many shards of the prototypes, not all of them."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, shard_seeds: Sequence[int] = ()) -> None:
         super().__init__()
         self.encoder = build_encoder(config)
         self.projector = Projector(
@@ -26,7 +27,8 @@ class Branch(nn.Module):
             config.embedding,
             embedding_scale=config.embedding_scale,
         )
-        self.assigner = Assigner(config.num_prototypes, config.embedding)
+        held = config.num_prototypes * len(shard_seeds) // config.shards if shard_seeds else config.num_prototypes
+        self.assigner = Assigner(held, config.embedding, seeds=shard_seeds)
         self.embedding_length = config.embedding_length
 
     def forward(self, images: Tensor) -> Tensor:

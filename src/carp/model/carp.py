@@ -30,9 +30,9 @@ class Carp(nn.Module):
     statistics. With `teacher_momentum: 0` it *is* the student, and no second forward pass is done.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, shard_seeds: Sequence[int] = ()) -> None:
         super().__init__()
-        self.student = Branch(config)
+        self.student = Branch(config, shard_seeds=shard_seeds)
         self.siamese = config.siamese
         self.teacher = self.student if self.siamese else copy.deepcopy(self.student)
         if not self.siamese:

@@ -14,7 +14,8 @@ prototypes in a block. A block of one prototype has two outcomes, itself and an 
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +24,15 @@ from torch import Tensor
 # starting the kernels costs nothing.
 _CHUNK_ELEMENTS = {"cpu": 2**21, "other": 2**25}
 _UNDERFLOW = {torch.float32: 1e-30, torch.float64: 1e-290}  # below this, ⟨s, t⟩ may have lost digits
+
+
+class Whole(NamedTuple):
+    """What the walk is a part of, where several processes share a batch: means are taken over the whole."""
+
+    images: int
+    blocks: int
+    add_up: Callable[[Tensor], None]
+    """Turns the sums of assignments over own images into those over all images, in place."""
 
 
 def fused_loss(
@@ -34,6 +44,7 @@ def fused_loss(
     *,
     entropy_weight: float,
     chunk: int | None = None,
+    whole: Whole | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return total, consistency and kl_to_uniform; a gradient flows from total to z and to the prototypes.
 
@@ -45,9 +56,11 @@ def fused_loss(
         partition_PN: Prototype indices, a row a block.
         entropy_weight: Weight of kl_to_uniform in total.
         chunk: Blocks at a time; chosen from the batch and the block size when None.
+        whole: What images and blocks are a part of; None when they are all. Consistency is then the part that own
+            images and blocks add, kl_to_uniform that of own blocks, and the gradient the part that they add to it.
     """
     wide = (x if x.dtype in _UNDERFLOW else x.float() for x in (z_VBD, prototypes_KD, w_GBD, teacher_KD))
-    total, consistency, kl = _FusedLoss.apply(*wide, partition_PN, entropy_weight, chunk)
+    total, consistency, kl = _FusedLoss.apply(*wide, partition_PN, entropy_weight, chunk, whole)
     return total, consistency, kl
 
 
@@ -67,10 +80,11 @@ class _FusedLoss(torch.autograd.Function):
         partition_PN: Tensor,
         entropy_weight: float,
         chunk: int | None,
+        whole: Whole | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         tensors = z_VBD, prototypes_KD, w_GBD, teacher_KD, partition_PN
         ctx.save_for_backward(*tensors)
-        ctx.settings = entropy_weight, chunk, *ctx.needs_input_grad[:2]
+        ctx.settings = entropy_weight, chunk, whole, *ctx.needs_input_grad[:2]
         walk = _Walk(*tensors, *ctx.settings)
         ctx.gradients = walk.grad_z, walk.grad_prototypes
         consistency, kl = walk.terms()
@@ -85,7 +99,7 @@ class _FusedLoss(torch.autograd.Function):
             walk = _Walk(*ctx.saved_tensors, *ctx.settings)
             ctx.gradients = walk.grad_z, walk.grad_prototypes
         gradients, ctx.gradients = ctx.gradients, None
-        return (*(None if g is None else g.mul_(grad_total) for g in gradients), None, None, None, None, None)
+        return (*(None if g is None else g.mul_(grad_total) for g in gradients), None, None, None, None, None, None)
 
 
 class _Buffers:
@@ -113,17 +127,21 @@ class _Walk:
         partition_PN: Tensor,
         entropy_weight: float,
         chunk: int | None,
+        whole: Whole | None,
         wants_z: bool,
         wants_prototypes: bool,
     ) -> None:
         (V, B, _), (P, N), G = z_VBD.shape, partition_PN.shape, len(w_GBD)
-        self.B, self.P, self.N, self.outcomes = B, P, N, max(2, N)
+        self.B, self.N, self.outcomes = B, N, max(2, N)
+        self.whole = whole or Whole(B, P, lambda _: None)
+        images, blocks, _ = self.whole
         self.z, self.w = z_VBD.flatten(0, 1), w_GBD.flatten(0, 1)
         self.prototypes_KD, self.teacher_KD = prototypes_KD, teacher_KD
         self.pairs = [(u, v) for u in range(V) for v in range(G) if u != v]
-        self.pair_weight = 2 / (len(self.pairs) * B * P)  # of one pair of views of one image in one block
-        self.mean_weight = entropy_weight / ((V + G) * B * P)  # of one assignment in the uniformity term
-        self.grad_z = torch.zeros_like(z_VBD) if wants_z else None
+        self.pair_weight = 2 / (len(self.pairs) * images * blocks)  # of one pair of views of one image in one block
+        self.mean_weight = entropy_weight / ((V + G) * images * blocks)  # of one assignment in the uniformity term
+        self.num_assignments = (V + G) * images  # behind the mean of a block
+        self.grad_z = z_VBD.new_zeros(z_VBD.shape) if wants_z else None
         self.grad_prototypes = torch.empty_like(prototypes_KD) if wants_prototypes else None
         self.wants_gradient = wants_z or wants_prototypes
         self.log_agreement = z_VBD.new_zeros(())
@@ -134,15 +152,17 @@ class _Walk:
                 self._visit(rows_pN.flatten())
 
     def terms(self) -> tuple[Tensor, Tensor]:
-        """Consistency and kl_to_uniform of the whole partition."""
-        return -self.pair_weight * self.log_agreement, self.kl_of_blocks / self.P
+        """Consistency and kl_to_uniform of all blocks that were visited."""
+        return -self.pair_weight * self.log_agreement, self.kl_of_blocks / self.whole.blocks
 
     def _visit(self, indices: Tensor) -> None:
         """Walk over the blocks whose prototypes are `indices`."""
         own_cD = self._gather("own", self.prototypes_KD, indices)
         their_cD = self._gather("their", self.teacher_KD, indices)
         s_VBpN, t_GBpN = self._assign("s", self.z, own_cD), self._assign("t", self.w, their_cD)
-        mean_pN = (s_VBpN.sum(dim=(0, 1)) + t_GBpN.sum(dim=(0, 1))).div_(len(self.z) + len(self.w))
+        mean_pN = s_VBpN.sum(dim=(0, 1)) + t_GBpN.sum(dim=(0, 1))
+        self.whole.add_up(mean_pN)
+        mean_pN.div_(self.num_assignments)
         g_pN = mean_pN.clamp_min(torch.finfo(mean_pN.dtype).tiny).log_()
         self.kl_of_blocks += (mean_pN * (g_pN + math.log(self.outcomes))).sum()
 

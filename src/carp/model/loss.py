@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from carp.errors import ModelError
-from carp.model.head import fused_loss
+from carp.model.head import Whole, fused_loss
 
 Embeddings = Tensor | Sequence[Tensor]
 
@@ -36,6 +36,7 @@ def carp_loss(
     *,
     entropy_weight: float = 1.0,
     chunk: int | None = None,
+    whole: Whole | None = None,
 ) -> LossTerms:
     """Loss of student embeddings against teacher embeddings over one partition, at the cost of its products.
 
@@ -50,6 +51,7 @@ def carp_loss(
             environment variable CARP_DEBUG=1, that every prototype occurs exactly once.
         entropy_weight: Weight of `kl_to_uniform`.
         chunk: Blocks at a time; chosen from batch and block size when None. It changes nothing but rounding.
+        whole: What images and blocks are a part of when several processes share them (`carp.model.shared_loss`).
 
     Returns:
         `LossTerms(total, consistency, kl_to_uniform)` with total = consistency + entropy_weight * kl_to_uniform. Only
@@ -67,6 +69,7 @@ def carp_loss(
         partition,
         entropy_weight=entropy_weight,
         chunk=chunk,
+        whole=whole,
     )
     return LossTerms(*terms)
 

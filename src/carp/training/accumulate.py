@@ -5,7 +5,8 @@ head runs once over all embeddings, and their gradients are fed back while every
 `fast`: the mean of the micro-batches' own losses, each with its own mean assignment; one pass instead of two.
 
 Batch norm sees one micro-batch at a time in both. Its running statistics, and the teacher, are updated as if every
-micro-batch had been seen once.
+micro-batch had been seen once. Where several processes share the batch, all have the same number of micro-batches, and
+those of one number are one: they pass batch norm and, when `fast`, the head together.
 
 Shapes: V views, B images of the batch, D embedding, K prototypes.
 """
@@ -23,7 +24,15 @@ from carp.model.loss import LossTerms
 
 Views = Sequence[Tensor]
 Prepare = Callable[[int, Views], list[Tensor]]  # number of the micro-batch, raw views → views as the model takes them
-Loss = Callable[[Embedded], LossTerms]
+Loss = Callable[[Embedded, int], LossTerms]  # embeddings and the number of images that all processes have of them
+
+
+class MicroBatch(NamedTuple):
+    """Some images of a batch."""
+
+    views: Views
+    images: int
+    """How many all processes have; `views` are this one's."""
 
 
 class Accumulated(NamedTuple):
@@ -34,23 +43,23 @@ class Accumulated(NamedTuple):
     prototypes_KD: Tensor
 
 
-def accumulate_fast(model: Carp, micro_batches: Sequence[Views], prepare: Prepare, loss: Loss) -> Accumulated:
+def accumulate_fast(model: Carp, micro_batches: Sequence[MicroBatch], prepare: Prepare, loss: Loss) -> Accumulated:
     """Add the gradient of every micro-batch's own loss, weighted by its share of the images."""
-    num_images = sum(len(views[0]) for views in micro_batches)
+    num_images = sum(images for _, images in micro_batches)
     sums: list[Tensor] = []
-    for i, views in enumerate(micro_batches):
+    for i, (views, images) in enumerate(micro_batches):
         embedded: Embedded = model(prepare(i, views))
-        terms, share = loss(embedded), len(views[0]) / num_images
+        terms, share = loss(embedded, images), images / num_images
         (terms.total * share).backward()  # type: ignore[no-untyped-call]
         sums.append(torch.stack(terms).detach() * share)
     z_VBD = torch.stack(embedded.z).detach()
     return Accumulated(LossTerms(*torch.stack(sums).sum(dim=0)), z_VBD, embedded.prototypes_KD.detach())
 
 
-def accumulate_exact(model: Carp, micro_batches: Sequence[Views], prepare: Prepare, loss: Loss) -> Accumulated:
+def accumulate_exact(model: Carp, micro_batches: Sequence[MicroBatch], prepare: Prepare, loss: Loss) -> Accumulated:
     """Add the gradient of the loss of the whole batch."""
     with torch.no_grad(), _frozen_statistics(model.student):
-        parts: list[Embedded] = [model(prepare(i, views)) for i, views in enumerate(micro_batches)]
+        parts: list[Embedded] = [model(prepare(i, views)) for i, (views, _) in enumerate(micro_batches)]
     z_VBD = _join([part.z for part in parts]).requires_grad_()
     whole = Embedded(
         list(z_VBD.unbind()),
@@ -58,11 +67,11 @@ def accumulate_exact(model: Carp, micro_batches: Sequence[Views], prepare: Prepa
         model.student.assigner(),
         parts[0].teacher_prototypes_KD,
     )
-    terms = loss(whole)
+    terms = loss(whole, sum(images for _, images in micro_batches))
     terms.total.backward()  # type: ignore[no-untyped-call]
     assert z_VBD.grad is not None
     start = 0
-    for i, views in enumerate(micro_batches):
+    for i, (views, _) in enumerate(micro_batches):
         z = model.embed_student(prepare(i, views))
         gradients = z_VBD.grad[:, start : start + len(views[0])]
         torch.autograd.backward(z, list(gradients.unbind()))

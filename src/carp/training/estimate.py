@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from carp import distributed
 from carp.config import Config
 from carp.model.branch import Branch
 from carp.model.head import blocks_per_chunk
@@ -35,28 +36,32 @@ class Estimate:
 
 
 def estimate(config: Config) -> Estimate:
-    """Estimate the memory of training with a configuration."""
+    """Estimate the memory of training with a configuration; of several processes, that of one."""
     with torch.device("meta"):
         branch = Branch(config)
-    counts = _count(branch.encoder), _count(branch.projector), _count(branch.assigner)
+    held = distributed.world_size() if config.shards > 1 else 1  # each process has its share of the prototypes
+    counts = _count(branch.encoder), _count(branch.projector), _count(branch.assigner) // held
     copies = 2 + (not config.siamese) + (2 if config.optimiser == "adamw" else 1)
-    batch = config.micro_batch or config.batch_size
+    share = distributed.largest_share(config.batch_size)
+    batch = min(share, config.micro_batch or share)
     activations = 2 * _kept_for_backward(branch, config.global_size, batch)
     if config.local_views:
         activations += config.local_views * _kept_for_backward(branch, config.local_size, batch)
     if config.precision == "bf16":
         activations //= 2
-    whole = config.batch_size if config.accumulate == "exact" else batch
+    whole = share if config.accumulate == "exact" else batch
+    if held > 1:  # the head of a shard sees the images of all processes
+        whole *= held
     small_stem = isinstance(getattr(branch.encoder, "maxpool", None), nn.Identity)
-    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, _head(config, whole), small_stem)
+    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, _head(config, whole, held), small_stem)
 
 
-def _head(config: Config, batch: int) -> int:
+def _head(config: Config, batch: int, held: int) -> int:
     """A chunk of logits three times, embeddings and unit-length prototypes of both branches, and their gradients."""
     views, size = 4 + config.local_views, max(2, config.block_size)
     chunk = views * batch * size * blocks_per_chunk(views, batch, size)
     embeddings = 2 * views * batch * config.embedding
-    return (3 * chunk + embeddings + 3 * config.num_prototypes * config.embedding) * _FLOAT
+    return (3 * chunk + embeddings + 3 * config.num_prototypes // held * config.embedding) * _FLOAT
 
 
 def _kept_for_backward(branch: Branch, size: int, batch: int) -> int:

@@ -6,25 +6,28 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing
 from pathlib import Path
-from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from carp import checkpoint as checkpoints
+from carp import distributed
 from carp.checkpoint import Checkpoint
 from carp.config import Config
 from carp.data.loader import Batch, Loader
 from carp.data.random import Purpose, seed_of
-from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, NonFiniteError
+from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, NonFiniteError, ProcessError
+from carp.model.batch_norm import synchronise
 from carp.model.carp import Carp
 from carp.training.display import Display
 from carp.training.health import Diagnosis, Verdict, diagnose
 from carp.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
-from carp.training.run_log import RunLog
+from carp.training.run_log import RunLog, SilentLog
 from carp.training.schedules import Schedules
+from carp.training.shards import all_rows, own_rows, own_shards
 from carp.training.step import Stepper, StepResult
+from carp.training.stop_signal import StopSignal
 
 # k-NN of student and teacher, by name, when an epoch ends; None when there is nothing to compare with.
 Validate = Callable[[Carp], dict[str, float]]
@@ -35,7 +38,9 @@ _PATIENCE = 3  # measurements in a row that must say "collapsed" before `on_coll
 def build_model(config: Config, device: torch.device) -> Carp:
     """A model with the initial weights of the configuration's seed."""
     torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
-    model = Carp(config)
+    model = Carp(config, shard_seeds=[seed_of(config.seed, Purpose.WEIGHTS, 1 + s) for s in own_shards(config)])
+    if config.sync_batch_norm:
+        synchronise(model, device)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
     return model.to(device)
@@ -55,7 +60,9 @@ class Training:
         self.diagnosis: Diagnosis | None = None
         self.told = Verdict.HEALTHY  # the verdict that the user knows of
         metrics_length = self._continue()
-        self.log = RunLog(folder, length=metrics_length, tensorboard=config.tensorboard)
+        self.log = (RunLog if distributed.is_first() else SilentLog)(
+            folder, length=metrics_length, tensorboard=config.tensorboard
+        )
         if config.compile:
             self.model.student.encoder.compile()
         self.stepper = Stepper(self.model, self.optimiser, self.schedules, config, device)
@@ -78,24 +85,35 @@ class Training:
                 self._record(batch, result)
                 if validate and self._epoch_ends_with_validation():
                     progress.knn(self._validate(validate, batch))
-                progress.step(result, images=len(batch.indices))
+                progress.step(result, images=batch.num_images)
 
                 minutes = (time.monotonic() - saved_at) / 60
-                due = self.step % self.config.checkpoint_steps == 0
-                if due or minutes >= self.config.checkpoint_minutes or self.step == last_step or stop.number:
+                due = self.step % self.config.checkpoint_steps == 0 or minutes >= self.config.checkpoint_minutes
+                stopped_by, due = self._agree(stop.number, due)
+                if due or self.step == last_step or stopped_by:
                     self.save()
                     saved_at = time.monotonic()
-                if stop.number and self.step < last_step:
+                if stopped_by and self.step < last_step:
                     raise Interrupted(
-                        f"stopped by {signal.Signals(stop.number).name} after step {self.step} of {last_step}; "
+                        f"stopped by {signal.Signals(stopped_by).name} after step {self.step} of {last_step}; "
                         "everything is saved. Run the same command to continue.",
-                        stop.number,
+                        stopped_by,
                     )
                 if with_health:
                     self._stop_if_collapsed()
         if self.diagnosis is not None:
             self.display.health(last_step, self.diagnosis)
         self.log.close()
+
+    def _agree(self, stopped_by: int, due: bool) -> tuple[int, bool]:
+        """A signal to one process stops all, at the same step; all save at once; and all must be in step."""
+        stopped_by, now, mark, opposite = distributed.largest([stopped_by, due, self.stepper.mark, -self.stepper.mark])
+        if mark != -opposite:
+            raise ProcessError(
+                f"the processes of the run are not in step: at step {self.step} they used different partitions. Check "
+                "that all of them run the same version of CARP and of torch."
+            )
+        return stopped_by, bool(now)
 
     def _batches(self, last_step: int) -> Generator[Batch]:
         """The batches that are left. When there can be no more of them, what was done is saved first."""
@@ -107,15 +125,22 @@ class Training:
             raise
 
     def save(self) -> None:
-        """Write a checkpoint of everything that cannot be derived from the configuration and the step."""
+        """Write a checkpoint of everything that cannot be derived from the configuration and the step.
+
+        Every process calls this; the first one writes. Nothing in it depends on the number of processes.
+        """
+        tensors = self._tensors()
+        if not distributed.is_first():
+            return
         state = {
             "metrics_length": self.log.sync(),
             "collapsed_in_a_row": self.collapsed_in_a_row,
             "seed": self.config.seed,
             "epoch": self.step // self.loader.steps_per_epoch,
             "torch_threads": torch.get_num_threads(),
+            "processes": distributed.world_size(),
         }
-        point = Checkpoint(self.step, self._tensors(), state)
+        point = Checkpoint(self.step, tensors, state)
         checkpoints.save(self.checkpoints, point, keep=self.config.keep_checkpoints)
 
     def _continue(self) -> int:
@@ -131,26 +156,32 @@ class Training:
             return 0
         self.step = point.step
         self.collapsed_in_a_row = point.state["collapsed_in_a_row"]
-        module = {k.removeprefix("model."): v for k, v in point.tensors.items() if k.startswith("model.")}
+        tensors = own_rows(point.tensors, self.config)
+        module = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
         if self.model.siamese:
             module |= {k.replace("student.", "teacher.", 1): v for k, v in module.items()}
         self.model.load_state_dict(module)
-        moments = {k.removeprefix("optimiser."): v for k, v in point.tensors.items() if k.startswith("optimiser.")}
+        moments = {k.removeprefix("optimiser."): v for k, v in tensors.items() if k.startswith("optimiser.")}
         load_optimiser_tensors(self.optimiser, self.model, moments)
         self.display.say(f"continuing at step {self.step} of {self.schedules.num_steps}")
-        if point.state["torch_threads"] != torch.get_num_threads():
-            self.display.warn(
-                f"this run began with {point.state['torch_threads']} threads and continues with "
-                f"{torch.get_num_threads()}: the result will differ in rounding."
-            )
+        self._tell_what_differs("thread", point.state["torch_threads"], torch.get_num_threads())
+        self._tell_what_differs("process", point.state.get("processes", 1), distributed.world_size())
         return int(point.state["metrics_length"])
+
+    def _tell_what_differs(self, what: str, before: int, now: int) -> None:
+        if before != now:
+            several = f"{what}es" if what.endswith("s") else f"{what}s"
+            self.display.warn(
+                f"this run began with {before} {what if before == 1 else several} and continues with {now}: the result "
+                "will differ in rounding."
+            )
 
     def _tensors(self) -> dict[str, Tensor]:
         model = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         if self.model.siamese:  # one set of weights under two names; store it once
             model = {name: t for name, t in model.items() if not name.startswith("model.teacher.")}
         moments = optimiser_tensors(self.optimiser, self.model)
-        return model | {f"optimiser.{name}": tensor for name, tensor in moments.items()}
+        return all_rows(model | {f"optimiser.{name}": tensor for name, tensor in moments.items()}, self.config)
 
     def _record(self, batch: Batch, result: StepResult) -> None:
         if batch.step % self.config.log_steps == 0 or self.step == self.schedules.num_steps:
@@ -207,35 +238,13 @@ class Training:
             "lr": result.lr,
             "last_diagnosis": str(self.diagnosis) if self.diagnosis else None,
             "parameters_with_bad_gradients": bad,
-            "images": batch.indices.tolist(),
+            "images": [index for part in distributed.gather(batch.indices.tolist()) for index in part],
         }
         path = self.folder / "post-mortem.json"
-        checkpoints.write_atomic(path, json.dumps(report, indent=1))
+        if distributed.is_first():
+            checkpoints.write_atomic(path, json.dumps(report, indent=1))
         what = "the loss" if repr(result.loss) in {"nan", "inf", "-inf"} else "the gradient"
         raise NonFiniteError(
             f"{what} is not finite at step {batch.step}: the step was not applied, and {path} tells what was "
             "found. Lower lr, add warmup_epochs, set clip_gradient, or use precision=fp32."
         )
-
-
-class StopSignal:
-    """Catches SIGTERM and SIGINT; the second one acts at once, as if nobody had caught the first."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._catch)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _catch(self, number: int, _frame: FrameType | None) -> None:
-        if self.number:
-            signal.signal(number, self._before[number])
-            signal.raise_signal(number)
-        self.number = number

@@ -1,9 +1,13 @@
-"""`micro_batch: auto`: the largest micro-batch whose step fits into memory."""
+"""Micro-batches: what they are of a batch, and `micro_batch: auto`, the largest whose step fits into memory."""
 
 import torch
 
+from carp import distributed
 from carp.config import Config
+from carp.data.loader import Batch
 from carp.device import available_memory
+from carp.errors import ConfigError
+from carp.training.accumulate import MicroBatch
 from carp.training.estimate import estimate
 
 _SHARE = 0.7  # of the available memory; the rest is for the data loader and for what an estimate misses
@@ -14,10 +18,55 @@ def choose_micro_batch(config: Config, device: torch.device) -> int | None:
 
     When nothing fits this is the smallest: the estimate may be wrong, and the system will tell.
     """
-    limit, batch = _SHARE * available_memory(device), config.batch_size
+    here = distributed.processes_here() if device.type == "cpu" else 1  # who share the memory
+    batch = distributed.largest_share(config.batch_size)
+    limit = _SHARE * available_memory(device) / here
     halved = [-(-batch // 2**n) for n in range(batch.bit_length() - 1)]
     sizes = [size for size in halved if batch % size != 1]  # batch norm cannot take a single image
     for size in sizes:
         if estimate(config.model_copy(update={"micro_batch": size})).total_bytes <= limit:
             break
-    return None if size == batch else size
+    smallest = -distributed.largest([-size])[0]
+    return None if smallest == batch else smallest
+
+
+def divide(batch: Batch, micro_batch: int | None) -> list[MicroBatch]:
+    """A batch in micro-batches of at most `micro_batch` images; several processes make the same number of them."""
+    size = micro_batch or batch.num_images
+    world = distributed.world_size()
+    if world == 1:
+        parts = zip(*(torch.split(view, size) for view in batch.views), strict=True)
+        return [MicroBatch(views, len(views[0])) for views in parts]
+    number = _number(batch.num_images, size)
+    shares = [distributed.share(batch.num_images, rank) for rank in range(world)]
+    images = [sum(_size(last - first, number, i) for first, last in shares) for i in range(number)]
+    parts = zip(*(torch.tensor_split(view, number) for view in batch.views), strict=True)
+    return [MicroBatch(views, count) for views, count in zip(parts, images, strict=True)]
+
+
+def check_division(config: Config) -> None:
+    """Raise when a process would have no image, or batch norm a single one."""
+    world, batch = distributed.world_size(), config.batch_size
+    if world == 1:
+        return
+    if batch < world:
+        raise ConfigError(f"batch_size must be at least the number of processes ({world}), received {batch}.")
+    if config.shards > 1 and config.shards % world:
+        raise ConfigError(
+            f"the number of processes must divide prototype_shards ({config.shards}), received {world} processes."
+        )
+    number = _number(batch, config.micro_batch or batch)
+    if not config.sync_batch_norm and _size(batch // world, number, number - 1) < 2:
+        raise ConfigError(
+            f"a process would have a single image at a time, which batch norm cannot take: batch_size={batch}, "
+            f"micro_batch={config.micro_batch}, {world} processes. Set sync_batch_norm=true, or raise batch_size."
+        )
+
+
+def _number(images: int, size: int) -> int:
+    return -(-distributed.largest_share(images) // size)
+
+
+def _size(images: int, number: int, which: int) -> int:
+    """Images of one of `number` parts, as `torch.tensor_split` makes them."""
+    return images // number + (which < images % number)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from carp import distributed
 from carp.config import Config
 from carp.model.assigner import Assigner
 
@@ -30,6 +31,7 @@ class LARS(Optimizer):
             "weight_decay": weight_decay,
             "trust": trust,
             "adapt": True,
+            "sharded": False,
         }
         super().__init__(params, defaults)
 
@@ -53,6 +55,10 @@ class LARS(Optimizer):
         if group["adapt"]:
             p_norms = torch.stack(torch._foreach_norm(params))
             u_norms = torch.stack(torch._foreach_norm(updates))
+            if group["sharded"]:  # each process has a part of the tensor
+                squares = torch.stack([p_norms, u_norms]).square_()
+                distributed.add_up([squares])
+                p_norms, u_norms = squares.sqrt_()
             moving = (p_norms > 0) & (u_norms > 0)
             ratios = torch.where(moving, group["trust"] * p_norms / u_norms, 1.0)
             torch._foreach_mul_(updates, list(ratios.unbind()))
@@ -81,6 +87,7 @@ def build_optimiser(module: nn.Module, config: Config) -> Optimizer:
     if config.optimiser == "sgd":
         return SGD(groups, lr=lr, momentum=config.momentum, foreach=True)
     groups[1]["adapt"] = False
+    groups[2]["sharded"] = config.shards > 1
     return LARS(groups, lr=lr, momentum=config.momentum, trust=config.trust)
 
 

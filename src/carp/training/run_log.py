@@ -48,6 +48,23 @@ class RunLog:
             self._board.close()
 
 
+class SilentLog(RunLog):
+    """Writes nothing: of several processes that share a run only one does."""
+
+    def __init__(self, folder: Path, **_: Any) -> None:
+        self.path = folder / "metrics.jsonl"
+
+    def write(self, step: int, values: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def sync(self) -> int:
+        """Nothing."""
+        return 0
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 @contextmanager
 def _telling_why(path: Path) -> Iterator[None]:
     try:

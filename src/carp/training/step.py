@@ -1,9 +1,12 @@
 """One optimiser step: views → embeddings → loss → gradients → check → move → teacher follows.
 
+Of several processes each has its part of the images; gradients travel once, when all of them are there.
+
 Shapes: V views, B images, D embedding.
 """
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,16 +14,20 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from carp import distributed
 from carp.config import Config
 from carp.data.loader import Batch, normalise
 from carp.data.random import Purpose, seed_of
 from carp.model.carp import Carp, Embedded
-from carp.model.loss import LossTerms, carp_loss
+from carp.model.loss import LossTerms
 from carp.model.partition import fixed_partition, random_partition
+from carp.model.shared_loss import sharded_loss, shared_loss
 from carp.training.accumulate import accumulate_exact, accumulate_fast
 from carp.training.health import Health, measure
+from carp.training.micro_batch import divide
 from carp.training.optimiser import set_hyperparameters
 from carp.training.schedules import Schedules
+from carp.training.shards import exchange, mean_over_shards, partition_inside_shards
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,10 @@ class Stepper:
     ) -> None:
         self.model, self.optimiser, self.schedules = model, optimiser, schedules
         self.config, self.device = config, device
+        self.sharded = config.shards > 1 and distributed.world_size() > 1  # whether others hold other prototypes
+        self.mark = 0  # of the partition: processes compare it to know that they are in step
         self.trainable = [p for p in model.parameters() if p.requires_grad]
+        self.statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
 
     def __call__(self, batch: Batch, *, with_health: bool = False) -> StepResult:
         """Train on one batch. Nothing is applied when the loss or a gradient is not finite."""
@@ -57,41 +67,65 @@ class Stepper:
         set_hyperparameters(self.optimiser, lr=lr, weight_decay=self.schedules.weight_decay(step))
 
         def prepare(number: int, views: Sequence[Tensor]) -> list[Tensor]:
-            torch.manual_seed(seed_of(config.seed, Purpose.STEP, step, number))  # dropout, stochastic depth
+            who = (distributed.rank(),) if distributed.rank() else ()
+            torch.manual_seed(seed_of(config.seed, Purpose.STEP, step, number, *who))  # dropout, stochastic depth
             return [normalise(v, self.device, channels_last=config.channels_last) for v in views]
 
-        def loss_of(embedded: Embedded) -> LossTerms:
-            return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
+        def loss_of(embedded: Embedded, images: int) -> LossTerms:
+            loss = sharded_loss if config.shards > 1 else shared_loss
+            return loss(embedded, partition_PN, images=images, entropy_weight=entropy_weight)
 
         self.optimiser.zero_grad(set_to_none=True)
-        micro_batches = self._micro_batches(batch.views)
+        micro_batches = divide(batch, config.micro_batch)
         exact = config.accumulate == "exact" and len(micro_batches) > 1
         with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
             accumulate = accumulate_exact if exact else accumulate_fast
             seen = accumulate(self.model, micro_batches, prepare, loss_of)
 
         gradients = [p.grad for p in self.trainable if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = self._add_up(gradients)
         loss, consistency, kl, gradient_norm = torch.stack([*seen.terms, norm]).tolist()
         finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         health = None
         if finite and with_health:
-            health = measure(consistency, kl, seen.z_VBD[:2], seen.prototypes_KD, partition_PN)
+            z_BVD = distributed.join_rows(seen.z_VBD[:2].transpose(0, 1))
+            found = measure(consistency, kl, z_BVD.transpose(0, 1), seen.prototypes_KD, partition_PN)
+            health = mean_over_shards(found) if self.sharded else found
         if finite:
             if config.clip_gradient is not None:
                 torch.nn.utils.clip_grads_with_norm_(self.trainable, config.clip_gradient, norm)
             self.optimiser.step()
             self.model.update_teacher(momentum)
+            exchange(self.model, self.optimiser, config, step)
         return StepResult(loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, finite, health)
 
     def partition(self, step: int) -> Tensor:
         """The partition of a step: the same for every view, branch and micro-batch."""
         K, N = self.config.num_prototypes, self.config.block_size
         if self.config.partition == "fixed":
-            return fixed_partition(K, N, device=self.device)
+            return fixed_partition(len(self.model.student.assigner.directions_KD), N, device=self.device)
+        if self.config.shards > 1:
+            self.mark = seed_of(self.config.seed, Purpose.PARTITION, step)
+            return partition_inside_shards(self.config, step).to(self.device)
         generator = torch.Generator().manual_seed(seed_of(self.config.seed, Purpose.PARTITION, step))
-        return random_partition(K, N, generator=generator, device=self.device)
+        partition_PN = random_partition(K, N, generator=generator)
+        self.mark = zlib.crc32(partition_PN[0].numpy().tobytes())
+        return partition_PN.to(self.device)
 
-    def _micro_batches(self, views: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        size = self.config.micro_batch or len(views[0])
-        return list(zip(*(torch.split(view, size) for view in views), strict=True))
+    def _add_up(self, gradients: list[Tensor]) -> Tensor:
+        """Sum the gradients over processes, average the running statistics that each forms of its own images.
+
+        Returns the norm of the whole gradient. That of a shard of prototypes is whole already, and stays where it is.
+        """
+        of_shard = self.model.student.assigner.directions_KD.grad if self.sharded else None
+        gradients = [gradient for gradient in gradients if gradient is not of_shard]
+        own_statistics = list[Tensor]() if self.config.sync_batch_norm else self.statistics
+        if distributed.world_size() > 1 and own_statistics:
+            torch._foreach_div_(own_statistics, distributed.world_size())
+        distributed.add_up([*gradients, *own_statistics])
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if of_shard is None:
+            return norm
+        squares = of_shard.square().sum()
+        distributed.add_up([squares])
+        return (norm.square() + squares).sqrt()

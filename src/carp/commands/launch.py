@@ -1,0 +1,16 @@
+"""`carp train --procs N`: the same command in several processes of this machine, by torchrun."""
+
+import os
+from collections.abc import Sequence
+
+from carp import distributed
+
+
+def launch(words: Sequence[str], *, processes: int) -> int:
+    """Run `carp words…` in `processes` processes and return the exit code of the first that fails, or 0.
+
+    What went wrong was told by that process, so torchrun's own report is not shown.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
+    return distributed.launch(["-m", "carp", *words], processes=processes)

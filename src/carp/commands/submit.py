@@ -1,0 +1,100 @@
+"""`carp train --submit`: hand a run to a cluster with submitit; docs/train.sbatch does the same without it."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from carp.errors import ConfigError, MissingExtraError, nearest
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What is asked for, as `key=value` words."""
+
+    cluster: str = "slurm"  # local: processes of this machine
+    nodes: int = 1
+    tasks: int = 1  # processes on a node: one a GPU
+    gpus: int | None = None  # on a node; as many as tasks when None
+    cpus: int = 8  # for a process
+    hours: float = 24.0
+    partition: str | None = None
+
+
+def parse_resources(text: str) -> Resources:
+    """Read `nodes=2 tasks=8 hours=48`."""
+    known = {field.name: field.type for field in fields(Resources)}
+    values: dict[str, Any] = {}
+    for word in text.replace(",", " ").split():
+        key, sign, value = word.partition("=")
+        if not sign or key not in known:
+            raise ConfigError(
+                f"--submit takes key=value words, received '{word}'.{nearest(key, known)} Keys: {', '.join(known)}."
+            )
+        values[key] = yaml.safe_load(value)
+        if key in {"cluster", "partition"}:
+            continue
+        if isinstance(values[key], bool) or not isinstance(values[key], int | float) or values[key] < (key != "gpus"):
+            raise ConfigError(f"--submit {key} must be a number of at least {int(key != 'gpus')}, received '{value}'.")
+    if values.get("cluster", "slurm") not in {"slurm", "local"}:
+        raise ConfigError(f"--submit cluster must be slurm or local, received '{values['cluster']}'.")
+    return Resources(**values)
+
+
+class Job:
+    """A run as a cluster sees it: called in every process, and called again after a time limit or a preemption."""
+
+    def __init__(self, data: str, out: Path, recipe: str | None, overrides: dict[str, Any]) -> None:
+        self.data, self.out, self.recipe, self.overrides = data, out, recipe, overrides
+
+    def __call__(self) -> None:
+        """Train, or continue."""
+        from submitit.helpers import TorchDistributedEnvironment
+
+        TorchDistributedEnvironment().export(overwrite=True)
+        from carp.commands.train import train
+
+        train(self.data, self.out, self.recipe, **self.overrides)
+
+    def checkpoint(self) -> Any:
+        """What to queue again: the same, as a run continues from its newest checkpoint."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def submit(job: Job, resources: Resources) -> str:
+    """Queue a run; returns its number. What its processes say goes to OUT/jobs."""
+    try:
+        import submitit
+    except ImportError:
+        raise MissingExtraError(
+            "--submit needs submitit, which is not installed. Run `pip install 'carp-ssl[cluster]'`, or use "
+            "docs/train.sbatch."
+        ) from None
+    folder = job.out.resolve().with_name(f"{job.out.name}.jobs")  # the run folder itself must be new
+    try:
+        executor = submitit.AutoExecutor(folder=folder, cluster=resources.cluster)
+        executor.update_parameters(**parameters(resources, job.out.name))
+        return str(executor.submit(job).job_id)
+    except (RuntimeError, FileNotFoundError, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"the job could not be submitted to {resources.cluster}: {reason}") from error
+
+
+def parameters(resources: Resources, name: str) -> dict[str, Any]:
+    """The same in submitit's words."""
+    gpus = resources.tasks if resources.gpus is None else resources.gpus
+    found: dict[str, Any] = {
+        "name": name,
+        "nodes": resources.nodes,
+        "tasks_per_node": resources.tasks,
+        "gpus_per_node": 0 if resources.cluster == "local" and resources.gpus is None else gpus,
+        "timeout_min": int(60 * resources.hours),
+    }
+    if resources.cluster == "slurm":
+        found |= {"cpus_per_task": resources.cpus, "slurm_additional_parameters": {"requeue": True}}
+        if resources.partition is not None:
+            found["slurm_partition"] = resources.partition
+    return found

@@ -1,0 +1,109 @@
+"""Batch norm over the images of all processes, so that it does not matter how many of them share a batch.
+
+On CUDA this is torch's own. Elsewhere torch has none: here the means and variances of all processes travel together,
+once in the forward pass, and two sums over the gradient once in the backward pass.
+
+Shapes: W processes, C channels.
+"""
+
+from typing import Any, cast
+
+import torch
+from timm.layers import convert_sync_batchnorm
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from carp import distributed
+
+
+def synchronise(module: nn.Module, device: torch.device) -> nn.Module:
+    """The module with every batch norm synchronised; names and values of its tensors stay."""
+    if distributed.world_size() == 1:
+        return module
+    if device.type == "cuda":
+        return cast(nn.Module, convert_sync_batchnorm(module))
+    for norm in module.modules():
+        if isinstance(norm, _BatchNorm):
+            norm.__class__ = _synchronised(type(norm))
+    return module
+
+
+def _synchronised(kind: type[_BatchNorm]) -> type[_BatchNorm]:
+    """A kind of batch norm whose statistics are those of all processes while it trains."""
+
+    class Synchronised(kind):  # type: ignore[valid-type,misc]
+        def forward(self, x: Tensor) -> Any:
+            if not self.training:
+                return super().forward(x)
+            y = _normalise(self, x)
+            # timm's own batch norm has an activation in it
+            return self.act(self.drop(y)) if hasattr(self, "act") else y
+
+    return Synchronised
+
+
+def _normalise(norm: _BatchNorm, x: Tensor) -> Tensor:
+    """Normalise by the statistics of all processes, and keep these as running statistics."""
+    mean_C, variance_C, count = _statistics(x.detach())
+    if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
+        norm.num_batches_tracked.add_(1)
+        pace = 1 / float(norm.num_batches_tracked) if norm.momentum is None else norm.momentum
+        norm.running_mean.lerp_(mean_C, pace)
+        norm.running_var.lerp_(variance_C * (count / (count - 1)), pace)
+    y = _Normalise.apply(x, norm.weight, norm.bias, mean_C, variance_C, count, norm.eps)
+    return cast(Tensor, y)
+
+
+@torch.no_grad()
+def _statistics(x: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Mean and variance of every channel over all processes, and the number of values behind them."""
+    wide = x.float() if x.dtype in {torch.bfloat16, torch.float16} else x
+    variance_C, mean_C = torch.var_mean(wide, _all_but_channels(x), correction=0)
+    parcel = mean_C.new_zeros(distributed.world_size(), 2 * len(mean_C) + 1)  # sums with zeros are exact
+    parcel[distributed.rank()] = torch.cat([mean_C, variance_C, mean_C.new_tensor([x.numel() / x.shape[1]])])
+    distributed.add_up([parcel])
+    mean_WC, variance_WC, count_W1 = torch.split(parcel, [len(mean_C), len(mean_C), 1], dim=1)
+    share_W1 = count_W1 / count_W1.sum()
+    mean_C = (share_W1 * mean_WC).sum(dim=0)
+    variance_C = (share_W1 * (variance_WC + (mean_WC - mean_C).square())).sum(dim=0)
+    return mean_C, variance_C, float(count_W1.sum())
+
+
+class _Normalise(torch.autograd.Function):
+    """(x − mean) / deviation · weight + bias, where mean and deviation depend on the x of all processes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight_C: Tensor | None,
+        bias_C: Tensor | None,
+        mean_C: Tensor,
+        variance_C: Tensor,
+        count: float,
+        eps: float,
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight_C, mean_C, variance_C)
+        ctx.count, ctx.eps = count, eps
+        return F.batch_norm(x, mean_C, variance_C, weight_C, bias_C, False, 0.0, eps)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        x, weight_C, mean_C, variance_C = ctx.saved_tensors
+        dims, shape = _all_but_channels(x), [1, -1, *[1] * (x.ndim - 2)]
+        scale_C = (variance_C + ctx.eps).rsqrt()
+        unit = (x - mean_C.view(shape)) * scale_C.view(shape)
+        own_2C = torch.stack([gradient.sum(dims), (gradient * unit).sum(dims)])
+        sums_2C = own_2C.to(mean_C.dtype, copy=True)
+        distributed.add_up([sums_2C])
+        mean_gradient_C, mean_product_C = sums_2C / ctx.count
+        if weight_C is not None:
+            scale_C = scale_C * weight_C
+        grad_x = (gradient - mean_gradient_C.view(shape) - unit * mean_product_C.view(shape)) * scale_C.view(shape)
+        on_weights = (None, None) if weight_C is None else (own_2C[1], own_2C[0])
+        return grad_x.to(x.dtype), *on_weights, None, None, None, None
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [dim for dim in range(x.ndim) if dim != 1]

@@ -1,0 +1,119 @@
+"""Prototypes in shards: who holds which, what blocks are drawn from them, and how they mix.
+
+A shard is K / S consecutive prototypes. How many shards there are is a setting; how many processes hold them is not:
+one process that holds all of them computes what S processes with one each do. Blocks are drawn inside shards. So that
+the same prototypes do not compete for ever, shards exchange some of theirs every `exchange_steps`: rows change places
+with everything that belongs to them, so there is nothing more to remember than where they are.
+
+Shapes: K prototypes, D embedding, P blocks, N prototypes in a block, M rows that move.
+"""
+
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.optim import Optimizer
+
+from carp import distributed
+from carp.config import Config
+from carp.data.random import Purpose, seed_of
+from carp.model.carp import Carp
+from carp.model.partition import random_partition
+from carp.training.health import Health
+
+_PROTOTYPES = "assigner.directions_KD"
+
+
+def own_shards(config: Config) -> range:
+    """The shards that this process holds; none when all processes hold all prototypes."""
+    if config.shards == 1:
+        return range(0)
+    return range(*distributed.share(config.shards, distributed.rank()))
+
+
+def partition_inside_shards(config: Config, step: int) -> Tensor:
+    """The blocks of own shards, [P, N]; indices count from the first prototype that is held."""
+    size = config.num_prototypes // config.shards
+    blocks = []
+    for place, shard in enumerate(own_shards(config)):
+        generator = torch.Generator().manual_seed(seed_of(config.seed, Purpose.PARTITION, step, shard))
+        blocks.append(random_partition(size, config.block_size, generator=generator) + place * size)
+    return torch.cat(blocks)
+
+
+def exchange(model: Carp, optimiser: Optimizer, config: Config, step: int) -> None:
+    """After every `exchange_steps` steps, let prototypes change shards together with their teachers and moments."""
+    if config.shards == 1 or config.partition == "fixed" or (step + 1) % config.exchange_steps:
+        return
+    places_M, origins_M = moves(config, step)
+    own = model.student.assigner.directions_KD
+    tensors = [own.data, *(t for t in optimiser.state[own].values() if isinstance(t, Tensor) and t.shape == own.shape)]
+    if not model.siamese:
+        tensors.append(model.teacher.assigner.directions_KD.data)
+    for tensor in tensors:
+        _move(tensor, places_M, origins_M)
+
+
+def moves(config: Config, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which rows move at a step: those at `origins_M` go to `places_M`, a function of (seed, step) alone.
+
+    Every shard gives a random part of its rows to the shard some places further, and another distance next time.
+    """
+    shards, size = config.shards, config.num_prototypes // config.shards
+    leaving = max(1, int(config.exchange_share * size))
+    distance = 1 + ((step + 1) // config.exchange_steps) % (shards - 1)
+    chosen = []
+    for shard in range(shards):
+        generator = np.random.Generator(np.random.Philox(seed_of(config.seed, Purpose.EXCHANGE, step, shard)))
+        chosen.append(shard * size + np.sort(generator.choice(size, leaving, replace=False)))
+    origins = [chosen[(shard - distance) % shards] for shard in range(shards)]
+    return np.concatenate(chosen), np.concatenate(origins)
+
+
+def _move(rows_KD: Tensor, places_M: NDArray[np.int64], origins_M: NDArray[np.int64]) -> None:
+    """Carry rows to their new places, in this process or in another one. Every process holds as many rows."""
+    held, me, world = len(rows_KD), distributed.rank(), distributed.world_size()
+    receiver_M, sender_M = places_M // held, origins_M // held
+    sent, received = np.flatnonzero(sender_M == me), np.flatnonzero(receiver_M == me)
+    sent = sent[np.argsort(receiver_M[sent], kind="stable")]
+    received = received[np.argsort(sender_M[received], kind="stable")]
+    leaving = rows_KD[torch.from_numpy(origins_M[sent] - me * held).to(rows_KD.device)]
+    if world > 1:
+        to_send, to_receive = (
+            np.bincount(other, minlength=world).tolist() for other in (receiver_M[sent], sender_M[received])
+        )
+        leaving = distributed.exchange_rows(leaving, to_send, to_receive)
+    rows_KD[torch.from_numpy(places_M[received] - me * held).to(rows_KD.device)] = leaving
+
+
+def all_rows(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+    """Tensors for a checkpoint: the first process gets the prototypes of all, so that any number can continue."""
+    if config.shards == 1 or distributed.world_size() == 1:
+        return tensors
+    return {
+        name: distributed.join_rows_at_first(t.detach().cpu()) if _has_rows(name, t) else t
+        for name, t in tensors.items()
+    }
+
+
+def own_rows(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+    """The other way: of the prototypes of a checkpoint those that this process holds."""
+    if config.shards == 1 or distributed.world_size() == 1:
+        return tensors
+    own = slice(*distributed.share(config.num_prototypes, distributed.rank()))
+    return {name: t[own].clone() if _has_rows(name, t) else t for name, t in tensors.items()}
+
+
+def _has_rows(name: str, tensor: Tensor) -> bool:
+    return _PROTOTYPES in name and tensor.ndim == 2
+
+
+def mean_over_shards(health: Health) -> Health:
+    """What was measured on own prototypes, as a mean over all; twins are looked for among own prototypes only."""
+    shares = torch.tensor([health.prototypes_used, health.duplicate_prototypes], dtype=torch.float64)
+    distributed.add_up([shares])
+    used, duplicate = cast(list[float], (shares / distributed.world_size()).tolist())
+    return replace(health, prototypes_used=used, duplicate_prototypes=duplicate)

@@ -1,0 +1,34 @@
+"""Signals that ask a run to stop."""
+
+import signal
+from types import FrameType
+from typing import Any, Self
+
+from carp import distributed
+
+
+class StopSignal:
+    """Catches SIGTERM and SIGINT; the second one acts at once, as if nobody had caught the first.
+
+    Not so where several processes share a run: Ctrl-C reaches them from the terminal and again from torchrun, which
+    itself ends those that take too long.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._catch)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _catch(self, number: int, _frame: FrameType | None) -> None:
+        if self.number and distributed.world_size() == 1:
+            signal.signal(number, self._before[number])
+            signal.raise_signal(number)
+        self.number = number

@@ -1,0 +1,152 @@
+"""What is checked inside processes that torchrun started; every function is called by all of them.
+
+torchrun --nproc-per-node 3 -m tests.processes.checks
+"""
+
+import copy
+import datetime
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from carp import distributed
+from carp.config import resolve
+from carp.data.loader import make_loader
+from carp.data.order import Order
+from carp.data.source import ArraySource
+from carp.model.batch_norm import synchronise
+from carp.model.carp import Embedded
+from carp.model.loss import carp_loss
+from carp.model.partition import random_partition
+from carp.model.shared_loss import sharded_loss, shared_loss
+from carp.training.micro_batch import divide
+from tests.helpers import TINY, tiny_images
+
+CPU = torch.device("cpu")
+
+
+def own(rows: Tensor) -> Tensor:
+    return rows[slice(*distributed.share(len(rows), distributed.rank()))]
+
+
+def sums_and_rows() -> None:
+    rank, world = distributed.rank(), distributed.world_size()
+    tensors = [torch.full((3,), float(rank)), torch.ones(2, 3, dtype=torch.float64), torch.full((2, 2), 1 + rank).t()]
+    distributed.add_up(tensors)
+    total = world * (world - 1) // 2
+    assert tensors[0].tolist() == [total] * 3
+    assert tensors[1].tolist() == [[world] * 3] * 2
+    assert tensors[2].tolist() == [[total + world] * 2] * 2
+    assert distributed.largest([rank, -rank]) == [world - 1, 0]
+    assert distributed.join_rows(torch.full((rank, 2), rank)).tolist() == [
+        [r] * 2 for r in range(world) for _ in range(r)
+    ]
+    rows = torch.arange(7.0) + 10 * rank
+    first, last = distributed.share(7, rank)
+    assert torch.equal(distributed.add_up_own_rows(rows, last - first), own(world * torch.arange(7.0) + 10 * total))
+    assert distributed.gather(None) == [None] * world
+    assert distributed.gather([rank, "ü"] if rank else None) == [None, *([r, "ü"] for r in range(1, world))]
+
+
+def gradients() -> None:
+    """The gradient of all processes, summed, is that of one process with the whole batch: to the last digits."""
+    torch.manual_seed(0)
+    B, F_in, D, K, N = 7, 5, 6, 48, 8  # 7 images on 3 processes: 2, 2 and 3
+    x = torch.randn(3, B, F_in, dtype=torch.float64)
+    w = 3 * torch.randn(2, B, D, dtype=torch.float64)
+    weight = (3 * torch.randn(F_in, D, dtype=torch.float64)).requires_grad_()
+    prototypes = F.normalize(torch.randn(K, D, dtype=torch.float64), dim=-1).requires_grad_()
+    teacher = F.normalize(torch.randn(K, D, dtype=torch.float64), dim=-1)
+    shard = slice(*distributed.share(K, distributed.rank()))
+
+    inside = torch.cat([random_partition(16, N) + 16 * s for s in range(3)])  # of three shards
+    whole = carp_loss(x @ weight, w, prototypes, teacher, inside, entropy_weight=2.0)
+    expected = torch.autograd.grad(whole.total, [weight, prototypes])
+    z = [own(view) @ weight for view in x]
+    own_w = [own(view) for view in w]
+
+    terms = shared_loss(Embedded(z, own_w, prototypes, teacher), inside, images=B, entropy_weight=2.0)
+    found = list(torch.autograd.grad(terms.total, [weight, prototypes]))
+    distributed.add_up(found)
+    _assert_close([*terms, *found], [*whole, *expected])
+
+    z = [own(view) @ weight for view in x]
+    held = prototypes[shard].detach().requires_grad_()
+    local = inside[2 * distributed.rank() : 2 * distributed.rank() + 2] - shard.start
+    terms = sharded_loss(Embedded(z, own_w, held, teacher[shard]), local, images=B, entropy_weight=2.0)
+    on_weight, on_shard = torch.autograd.grad(terms.total, [weight, held])
+    distributed.add_up([on_weight])
+    _assert_close([*terms, on_weight, on_shard], [*whole, expected[0], expected[1][shard]])
+
+
+def batch_norms() -> None:
+    """Synchronised batch norm is batch norm of all images: output, gradients, running statistics."""
+    torch.manual_seed(1)
+    for plain, values in (
+        (nn.BatchNorm2d(4), 5 + 3 * torch.randn(7, 4, 3, 5)),
+        (nn.BatchNorm1d(4, affine=False, momentum=None), torch.randn(7, 4)),
+    ):
+        plain.double()
+        norm = synchronise(nn.Sequential(copy.deepcopy(plain)), CPU)[0]
+        for shift in (0.0, 0.5):
+            x = values.double() + shift
+            upstream = torch.randn_like(x)
+            all_x, own_x = x.clone().requires_grad_(), own(x).clone().requires_grad_()
+            y, own_y = plain(all_x), norm(own_x)
+            (y * upstream).sum().backward()
+            (own_y * own(upstream)).sum().backward()
+            _assert_close([own_y, own_x.grad], [own(y), own(all_x.grad)])
+        found = [p.grad for p in norm.parameters()]
+        distributed.add_up(found)
+        _assert_close(found, [p.grad for p in plain.parameters()])
+        assert norm.state_dict().keys() == plain.state_dict().keys()
+        _assert_close(list(norm.state_dict().values()), list(plain.state_dict().values()))
+        _assert_close([norm.eval()(own(x))], [own(plain.eval()(x))])
+
+
+def order() -> None:
+    """Every image of every step belongs to one process, and its views are those that one process would make."""
+    source = ArraySource(tiny_images(64))
+    config = resolve({**TINY, "batch_size": 14, "micro_batch": 3}, num_images=64)
+    views = [torch.zeros(0)] * 2
+    whole = [indices for _, _, indices in Order.of_source(source, config).steps(0, 9)]
+    for batch in make_loader(source, config).batches(0, 9):
+        parts = divide(batch, config.micro_batch)
+        assert len(parts) == 2  # ceil(5 / 3), also where there are 4 images
+        assert sum(part.images for part in parts) == batch.num_images == 14
+        assert sum(len(part.views[0]) for part in parts) == len(batch.indices)
+        joined = distributed.join_rows(torch.from_numpy(batch.indices))
+        np.testing.assert_array_equal(joined.numpy(), whole[batch.step])
+        views = [distributed.join_rows(view.contiguous()) for view in batch.views]
+    world_size, distributed.world_size = distributed.world_size, lambda: 1
+    rank, distributed.rank = distributed.rank, lambda: 0
+    try:
+        *_, last = make_loader(source, config).batches(0, 9)
+    finally:
+        distributed.world_size, distributed.rank = world_size, rank
+    for ours, theirs in zip(views, last.views, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def _assert_close(ours: list[Tensor | None], theirs: list[Tensor | None]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
+
+
+CHECKS = (sums_and_rows, gradients, batch_norms, order)
+
+
+def main() -> None:
+    distributed.start(CPU, timeout=datetime.timedelta(seconds=60))
+    for check in CHECKS:
+        check()
+        distributed.barrier()
+        if distributed.is_first():
+            print("passed:", check.__name__, flush=True)
+    distributed.stop()
+
+
+if __name__ == "__main__":
+    main()
