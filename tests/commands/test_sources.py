@@ -95,7 +95,7 @@ def test_data_sets_by_name_reach_every_command(tmp_path, recipe, cli: Cli, monke
     words, root = ("dataset:cifar10", "dataset:cifar10:test"), f"root={tmp_path / 'data'}"
     code, _, err = cli("train", words[0], "--recipe", recipe, "--out", tmp_path / "run", root, "--val", words[1])
     assert code == 0, err
-    code, _, err = cli("eval", "knn", tmp_path / "run", "--data", words[0], "--test", words[1], "--k", "3")
+    code, _, err = cli("eval", "knn", tmp_path / "run", "--data", words[0], "--test", words[1], "k=3")
     assert code == 0, err
     assert_one_line(cli("data", "check", "dataset:pets", root), "dataset:pets:train is not in", "carp datasets --root")
 
@@ -111,4 +111,4 @@ def test_several_labels_are_counted_and_not_for_k_nn(tmp_path, recipe, cli: Cli,
     train = ("train", tmp_path / "photos", "--recipe", recipe, "--out", tmp_path / "run", root)
     assert_one_line(cli(*train, "--val", "dataset:voc07"), "one label per image", "voc07:train has several", "few-shot")
     assert cli(*train)[0] == 0
-    assert_one_line(cli("eval", "knn", tmp_path / "run", "--data", "dataset:voc07", "--k", "1"), "one label per image")
+    assert_one_line(cli("eval", "knn", tmp_path / "run", "--data", "dataset:voc07", "k=1"), "one label per image")

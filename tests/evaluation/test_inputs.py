@@ -63,9 +63,9 @@ def test_mistakes(protocol: Callable[..., Result], changes: dict[str, Any], mess
 
 
 SETTINGS: list[tuple[Callable[..., Result], dict[str, Any], str]] = [
-    (knn, {"ks": (10, 301)}, "k = 301 needs at least 301 images in the bank, received 300"),
-    (knn, {"ks": (0,)}, "k must be at least 1, received 0"),
-    (knn, {"ks": ()}, "at least one k"),
+    (knn, {"k": (10, 301)}, "k = 301 needs at least 301 images in the bank, received 300"),
+    (knn, {"k": (0,)}, "k must be at least 1, received 0"),
+    (knn, {"k": ()}, "at least one k"),
     (knn, {"temperature": 0}, "greater than 0, received 0"),
     (kmeans, {"num_clusters": 301}, "301 clusters needs"),
     (kmeans, {"redos": 0}, "redos must be at least 1, received 0"),
