@@ -158,7 +158,8 @@ def unit_length(vectors: Features, what: str = "the features") -> Features:
     if not np.isfinite(lengths).all():
         row = int(np.flatnonzero(~np.isfinite(lengths))[0])
         raise DataError(f"row {row} of {what} has values that are not finite: embed again with another encoder.")
-    return vectors / np.maximum(lengths, np.finfo(np.float32).tiny)[:, None]
+    scaled: Features = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)[:, None]
+    return scaled
 
 
 def parts(features: Features) -> Iterator[Features]:

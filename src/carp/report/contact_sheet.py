@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 from rich.console import Console
@@ -48,6 +49,22 @@ def print_found(found: Sequence[Found]) -> None:
                 query, str(rank), f"{match.similarity:.3f}", Text(match.place), end_section=rank == len(one.matches)
             )
     Console(soft_wrap=True).print(table)
+
+
+def found_as_dict(found: Sequence[Found]) -> dict[str, Any]:
+    """Everything as plain values, for JSON."""
+    return {
+        "queries": [
+            {
+                "image": one.query,
+                "results": [
+                    {"rank": rank, "similarity": round(match.similarity, 6), "image": match.place, "row": match.row}
+                    for rank, match in enumerate(one.matches, start=1)
+                ],
+            }
+            for one in found
+        ]
+    }
 
 
 def check_sheet(path: Path) -> None:
