@@ -109,9 +109,9 @@ def main() -> None:
     values = show("JPEG, resize, small crops", found, count_pairs(found, len(originals), easy), len(easy))
     group_of = {row: number for number, group in enumerate(found.groups) for row in group}
     for name in EASY:
-        rows = [(len(originals) + i, copy[1]) for i, copy in enumerate(easy) if copy[0] == name]
-        inside = sum(group_of.get(row, -1) == group_of.get(original, -2) for row, original in rows)
-        print(f"| – {name} | {len(rows)} | | | {100 * inside / len(rows):.1f} | | | |")
+        both = [(len(originals) + i, copy[1]) for i, copy in enumerate(easy) if copy[0] == name]
+        inside = sum(group_of.get(row, -1) == group_of.get(original, -2) for row, original in both)
+        print(f"| – {name} | {len(both)} | | | {100 * inside / len(both):.1f} | | | |")
     base = with_easy[: len(originals)]
     for name in HARD:
         rows = [i for i, copy in enumerate(hard) if copy[0] == name]

@@ -67,7 +67,10 @@ def main() -> None:
         start = time.process_time()
         ours = build_index(vectors, kind)
         built = time.process_time() - start
-        contenders = {"ours": partial(ours.search, queries, K), "faiss": partial(theirs.search, unit, K)}
+        contenders: dict[str, Callable[[], object]] = {
+            "ours": partial(ours.search, queries, K),
+            "faiss": partial(theirs.search, unit, K),
+        }
         seconds = processor_seconds(contenders, arguments.rounds)
         ratio = seconds["ours"] / seconds["faiss"]
         if kind == "exact":
