@@ -4,7 +4,6 @@ Everything goes through `fetch` and `place`, so that it works for any source. Im
 head is whole may still be cut short.
 """
 
-import hashlib
 import io
 import os
 from collections import Counter
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from carp.data.decode import EMPTY, Stored, decode
+from carp.data.identical import digest
 from carp.data.quarantine import Unreadable
 from carp.data.source import Source
 from carp.errors import UnreadableImageError
@@ -112,10 +112,8 @@ def _look_at(source: Source, index: int) -> _Seen:
         height, width, _ = decode(stored, source.place(index)).shape
     except UnreadableImageError as error:
         return _Seen(Unreadable(index, error.place, error.reason), bytes(16), len(stored))
-    content = stored if isinstance(stored, bytes) else np.ascontiguousarray(stored).tobytes()
-    shape = b"" if isinstance(stored, bytes) else str(stored.shape).encode()
-    digest = hashlib.blake2b(content, digest_size=16, key=shape).digest()
-    return _Seen(None, digest, len(content), _format(stored), width, height)
+    num_bytes = len(stored) if isinstance(stored, bytes) else stored.nbytes
+    return _Seen(None, digest(stored), num_bytes, _format(stored), width, height)
 
 
 def _format(stored: Stored) -> str:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -45,6 +46,7 @@ class Encoder:
         layer: str = ENCODER,
         epochs: int | None = None,
         resize: int | None = None,
+        path: str = "",
     ) -> None:
         self.module, self.size, self.device = module.eval().to(device), size, device
         self.resize = usual_resize(size) if resize is None else resize
@@ -54,6 +56,7 @@ class Encoder:
                 "at least 1, and resize at least size."
             )
         self.name, self.branch, self.layer, self.epochs = name, branch, layer, epochs
+        self.path = path  # where it can be loaded from again
 
     def __repr__(self) -> str:
         features = getattr(self.module, "num_features", "?")
@@ -80,6 +83,8 @@ class Encoder:
     ) -> Store:
         """The features of a source, extracted into a folder or found there."""
         origin = self.origin(source, precision)
+        if self.path:  # for those who want to embed more; a model that was moved is still the same
+            origin = replace(origin, model=origin.model | {"path": self.path})
         encode = partial(
             feature_batches,
             self.module,
@@ -101,13 +106,20 @@ class Encoder:
             data={"name": source.name, "fingerprint": source.fingerprint, "images": len(source)},
         )
 
-    def embed(self, images: ImageLike | Sequence[ImageLike] | MapStyle, *, batch_size: int = 256) -> Features:
+    def embed(
+        self,
+        images: ImageLike | Sequence[ImageLike] | MapStyle,
+        *,
+        batch_size: int = 256,
+        precision: Precision = "fp32",
+    ) -> Features:
         """Pooled features [N, F] as float32.
 
         Args:
             images: A folder or whatever else `carp train` takes, an image file, a PIL image, an array [H, W, 3] or
                 [N, H, W, 3] of bytes, a list of image files, PIL images or arrays [H, W, 3], or a data set.
             batch_size: Images at a time.
+            precision: `bf16` is faster where the processor supports it.
 
         An image of a folder that cannot be read is left out, with a warning; one that was asked for by its own name
         is an error.
@@ -124,7 +136,16 @@ class Encoder:
             by_name, source = True, _Images(list(images))
         else:
             source = open_source(images)  # a data set, or nothing that has images
-        found = extract(self.module, source, size=self.size, device=self.device, batch_size=batch_size, strict=by_name)
+        found = extract(
+            self.module,
+            source,
+            size=self.size,
+            device=self.device,
+            batch_size=batch_size,
+            strict=by_name,
+            precision=precision,
+            resize=self.resize,
+        )
         if note := found.note():
             warnings.warn(note, stacklevel=2)
         return found.features
@@ -206,6 +227,7 @@ def load(
         layer=layer,
         epochs=run.config.epochs if branch in ("teacher", "student") else None,
         resize=resize,
+        path=str(run.folder.resolve()),
     )
 
 
@@ -232,6 +254,7 @@ def _load_weights(model: str, layer: str, size: int | None, resize: int | None, 
         name=file.name.partition(".")[0],
         layer=layer,
         resize=resize,
+        path=f"{weights.method.name}:{file.expanduser().resolve()}",
     )
 
 

@@ -73,12 +73,16 @@ def extract(
     batch_size: int = 256,
     strict: bool = False,
     progress: Progress = _silent,
+    precision: Precision = "fp32",
+    resize: int | None = None,
 ) -> Extracted:
     """Pooled features of all images of a source, batch norm in evaluation mode.
 
     An image that cannot be read is left out, or raises if `strict`.
     """
-    batches = feature_batches(encoder, source, size=size, device=device, batch_size=batch_size)
+    batches = feature_batches(
+        encoder, source, size=size, device=device, batch_size=batch_size, precision=precision, resize=resize
+    )
     return _collect(batches, source, progress, strict=strict)
 
 

@@ -45,7 +45,7 @@ class Origin:
     """What made features: equal origins give equal features."""
 
     model: dict[str, Any]
-    """`name`, `hash` of the weights, `branch`, `layer`, maybe `epochs`."""
+    """`name`, `hash` of the weights, `branch`, `layer`, maybe `epochs`, and the `path` that it was loaded from."""
     transform: dict[str, Any]
     data: dict[str, Any]
     """`name`, `fingerprint`, `images`."""

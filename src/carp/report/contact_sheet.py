@@ -28,7 +28,7 @@ def draw_contact_sheet(title: str, rows: list[list[Cell]], path: Path, *, side: 
     width, height = 2 * _MARGIN + columns * step - _GAP, 2 * _MARGIN + _TITLE + len(rows) * (step + _LINE) - _GAP
     sheet = Image.new("RGB", (width, height), _PAPER)
     draw = ImageDraw.Draw(sheet)
-    _write(draw, (_MARGIN, _MARGIN - 4), title, _INK, 16, width - 2 * _MARGIN)
+    write_line(draw, (_MARGIN, _MARGIN - 4), title, _INK, 16, width - 2 * _MARGIN)
     for number, row in enumerate(rows):
         top = _MARGIN + _TITLE + number * (step + _LINE)
         for column, cell in enumerate(row):
@@ -36,7 +36,7 @@ def draw_contact_sheet(title: str, rows: list[list[Cell]], path: Path, *, side: 
             draw.rectangle((left, top, left + side - 1, top + side - 1), outline=_FRAME)
             fitted = _fitted(cell.pixels, side)
             sheet.paste(fitted, (left + (side - fitted.width) // 2, top + (side - fitted.height) // 2))
-            _write(draw, (left, top + side + 2), cell.caption, _FAINT, 12, side)
+            write_line(draw, (left, top + side + 2), cell.caption, _FAINT, 12, side)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sheet.save(path, "PNG")
@@ -52,11 +52,11 @@ def _fitted(pixels: NDArray[np.uint8], side: int) -> Image.Image:
     return Image.fromarray(pixels).resize(size, Image.Resampling.BICUBIC)
 
 
-def _write(
+def write_line(
     draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour: tuple[int, int, int], size: int, width: int
 ) -> None:
     """Write a line; of one that is too long the beginning is left out, as the end of a path says most."""
-    font, shown = ImageFont.load_default(size), text
+    font, shown = ImageFont.load_default(size), "".join(c if c.isprintable() else "?" for c in text)
     while draw.textlength(shown, font) > width and len(shown) > 4:
         shown = "..." + shown[4:]
     draw.text(place, shown, colour, font)

@@ -1,0 +1,128 @@
+"""How many injected copies does `carp duplicates` find in a folder of real images, and what else?
+
+    python -m benchmarks.duplicates --images FOLDER [FOLDER …] --weights [METHOD:]FILE --work FOLDER [--quick] [--json]
+
+10,000 real images, 500 of them with one altered copy each (JPEG, resize, small crops; nine kinds take turns); then, in
+the place of these copies, 150 copies of each of the harder attacks. Pairs are counted: two images in one group. Real
+folders hold near-copies already: pairs of two originals are told apart (`already there`) and count neither way; every
+other pair that is no copy with its original counts as wrong. F1 strict is F1 if those already there were wrong, too.
+"""
+
+import argparse
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+import carp
+from benchmarks.injected_copies import EASY, HARD, write_copies
+from benchmarks.shared import judged
+from carp.data.random import key, uniforms
+from carp.features.copies import Copies, find_copies
+from carp.features.extract import Features
+
+_CHOICE = (17, 999)  # the stream that chooses the originals
+Copy = tuple[str, int, Path]  # attack, number of the original, file
+
+
+def choose(folders: list[Path], count: int) -> list[Path]:
+    """So many of the JPEGs, in the order of their names."""
+    files = [path for folder in folders for path in sorted(folder.rglob("*.jpg"))]
+    order = np.argsort(uniforms(key(0, *_CHOICE, np.arange(len(files))), 1)[:, 0])[:count]
+    return [files[i] for i in sorted(order.tolist())]
+
+
+def features_of(name: str, files: list[Path], arguments: argparse.Namespace) -> Features:
+    """Stored below the work folder."""
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    listed = arguments.work / f"{name}.txt"
+    text = "".join(f"{path.resolve()}\n" for path in files)
+    if not listed.exists() or listed.read_text() != text:
+        listed.write_text(text)
+    store = carp.embed(
+        arguments.weights,
+        listed,
+        arguments.work / f"{name}-features",
+        size=arguments.size,
+        resize=arguments.size,
+        precision="bf16",
+        batch_size=32,
+        quiet=False,
+    )
+    assert not store.unreadable
+    return store.features
+
+
+def count_pairs(found: Copies, num_originals: int, copies: list[Copy]) -> dict[str, int]:
+    """Pairs that are right, wrong, and already there."""
+    counts = {"right": 0, "wrong": 0, "already there": 0}
+    for group in found.groups:
+        for a, b in combinations(group, 2):
+            roots = [row if row < num_originals else copies[row - num_originals][1] for row in (a, b)]
+            if b < num_originals:
+                counts["already there"] += 1
+            else:
+                counts["right" if roots[0] == roots[1] else "wrong"] += 1
+    return counts
+
+
+def scores(counts: dict[str, int], injected: int) -> dict[str, float]:
+    """Precision, recall, F1; and F1 if near-copies that were there already were wrong."""
+    right, wrong = counts["right"], counts["wrong"]
+    return {
+        "precision": right / max(1, right + wrong),
+        "recall": right / injected,
+        "f1": 2 * right / max(1, right + wrong + injected),
+        "f1, strict": 2 * right / max(1, right + wrong + injected + counts["already there"]),
+    }
+
+
+def show(name: str, found: Copies, counts: dict[str, int], injected: int) -> dict[str, float]:
+    """Print a row."""
+    values = scores(counts, injected)
+    threshold = "–" if found.threshold.value is None else f"{found.threshold.value:.3f}"
+    cells = [f"{100 * value:.1f}" for value in values.values()]
+    print(f"| {' | '.join([name, str(injected), threshold, *cells, str(counts['already there'])])} |", flush=True)
+    return values
+
+
+def main() -> None:
+    """Parse the command line and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", nargs="+", type=Path, required=True, help="folders of JPEGs")
+    parser.add_argument("--weights", required=True, help="run folder, FILE or METHOD:FILE")
+    parser.add_argument("--work", type=Path, required=True, help="folder for copies and features, used again")
+    parser.add_argument("--size", type=int, default=128, help="of the images for the encoder")
+    parser.add_argument("--quick", action="store_true", help="2,000 images, 100 copies")
+    parser.add_argument("--json", action="store_true", help="the measures with a target as the last line")
+    arguments = parser.parse_args()
+    num_images, num_easy, num_hard = (2_000, 100, 180) if arguments.quick else (10_000, 500, 1_350)
+    originals = choose(arguments.images, num_images)
+    easy = write_copies(originals, EASY, num_easy, arguments.work / "easy", seed=0)
+    hard = write_copies(originals, HARD, num_hard, arguments.work / "hard", seed=1)
+    with_easy = features_of("easy", [*originals, *(path for _, _, path in easy)], arguments)
+    of_hard = features_of("hard", [path for _, _, path in hard], arguments)
+    print("| copies | injected | threshold | precision, % | recall, % | F1, % | F1 strict, % | already there |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    found = find_copies(with_easy)
+    values = show("JPEG, resize, small crops", found, count_pairs(found, len(originals), easy), len(easy))
+    group_of = {row: number for number, group in enumerate(found.groups) for row in group}
+    for name in EASY:
+        both = [(len(originals) + i, copy[1]) for i, copy in enumerate(easy) if copy[0] == name]
+        inside = sum(group_of.get(row, -1) == group_of.get(original, -2) for row, original in both)
+        print(f"| – {name} | {len(both)} | | | {100 * inside / len(both):.1f} | | | |")
+    base = with_easy[: len(originals)]
+    for name in HARD:
+        rows = [i for i, copy in enumerate(hard) if copy[0] == name]
+        copies = [hard[i] for i in rows]
+        found = find_copies(np.concatenate([base, of_hard[rows]]))
+        show(name, found, count_pairs(found, len(originals), copies), len(copies))
+    found = find_copies(base)
+    print(f"| none | 0 | {found.threshold.value} | | | | | {count_pairs(found, len(originals), [])['already there']} |")
+    if arguments.json:
+        print(json.dumps({"duplicates, F1": judged(values["f1"], 0.95, at_least=True)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""`carp index`, `carp search`, `carp duplicates`: from images to answers, and every mistake in one line."""
+
+import json
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import carp
+from carp.commands.duplicates import duplicates
+from carp.commands.search import index, search
+from tests.commands.conftest import Cli, assert_one_line
+from tests.helpers import tiny_images, write_images
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """30 different images of 32 pixels, of which one has two names, and one a copy of twice its size."""
+    rng = np.random.default_rng(0)
+    smooth = rng.integers(0, 256, (30, 4, 4, 3), dtype=np.uint8)
+    large = np.stack([np.array(Image.fromarray(x).resize((32, 32), Image.Resampling.BICUBIC)) for x in smooth])
+    folder = write_images(tmp_path_factory.mktemp("photos"), large)
+    shutil.copy(folder / "004.png", folder / "again <&> [bold].png")
+    Image.open(folder / "007.png").resize((64, 64), Image.Resampling.BICUBIC).save(folder / "twice.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(photos: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index."""
+    store = tmp_path_factory.mktemp("store") / "features"
+    carp.embed(run, photos, store)
+    return index(store)[1]
+
+
+def test_every_image_finds_itself(made: Path, photos: Path) -> None:
+    found = search(made, photos, k=3)
+    assert len(found) == 32
+    for one in found:
+        assert one.matches[0].similarity == pytest.approx(1.0, abs=1e-5)
+        same = {m.place for m in one.matches if m.similarity > 1 - 1e-6}
+        assert one.query in same
+        assert [m.similarity for m in one.matches] == sorted((m.similarity for m in one.matches), reverse=True)
+
+
+def test_table_json_and_sheets(cli: Cli, made: Path, photos: Path, tmp_path: Path) -> None:
+    query = photos / "again <&> [bold].png"
+    code, out, err = cli("search", made, query, photos / "001.png", "--k", 2, "--sheet", tmp_path / "s.png")
+    assert code == 0, err
+    assert "again <&> [bold].png" in out
+    assert "004.png" in out
+    with Image.open(tmp_path / "s.png") as sheet:
+        assert sheet.width > 3 * 160
+        assert sheet.height > 2 * 160
+    code, out, err = cli("search", made, query, "--json", "--sheet", tmp_path / "s.html")
+    assert code == 0, err
+    (one,) = json.loads(out)["queries"]
+    assert one["image"] == str(query)
+    assert [r["rank"] for r in one["results"]] == list(range(1, 11))
+    assert {Path(r["image"]).name for r in one["results"][:2]} == {"004.png", query.name}
+    page = ElementTree.fromstring((tmp_path / "s.html").read_text().removeprefix("<!DOCTYPE html>\n"))
+    sources = [image.attrib["src"] for image in page.iter("img")]
+    assert len(sources) == 11
+    assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
+
+
+def test_the_sheet_shows_images_that_were_moved(made: Path, photos: Path, tmp_path: Path) -> None:
+    moved = shutil.copytree(photos, tmp_path / "moved")
+    search(made, moved / "001.png", sheet=tmp_path / "s.html", data=moved)
+    assert (tmp_path / "s.html").read_text().count("<img") == 11
+
+
+def test_a_bad_image_of_a_folder_is_left_out(made: Path, tmp_path: Path) -> None:
+    write_images(tmp_path / "queries", tiny_images(3))
+    (tmp_path / "queries" / "001.png").write_bytes(b"no image")
+    with pytest.warns(UserWarning, match=r"1 of 3 images .* left out"):
+        found = search(made, tmp_path / "queries", k=1)
+    assert [Path(one.query).name for one in found] == ["000.png", "002.png"]
+
+
+def test_mistakes_of_search(cli: Cli, made: Path, photos: Path, run: Path, recipe: Path, tmp_path: Path) -> None:
+    image = photos / "001.png"
+    assert_one_line(cli("search", tmp_path, image), "holds no index", "carp index")
+    assert_one_line(cli("search", made, image, "--k", 33), "32 images", "33")
+    assert_one_line(cli("search", made, tmp_path / "none.png"), "none.png", "no such file")
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    assert_one_line(cli("search", made, tmp_path / "bad.png"), "bad.png", "no image")
+    assert_one_line(cli("search", made, image, "--sheet", tmp_path / "s.gif"), ".png or .html", "s.gif")
+    assert_one_line(cli("index", photos), "holds no features", "carp embed")
+    assert_one_line(cli("index", made.parent, "--kind", "exakt"), "exakt", "Did you mean 'exact'")
+    carp.train(photos, tmp_path / "other", recipe, quiet=True)
+    assert_one_line(cli("search", made, image, "--model", tmp_path / "other"), "is not the model", run.name)
+
+
+def test_a_model_that_moved_is_asked_for(cli: Cli, photos: Path, run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    carp.embed(tmp_path / "run", photos, tmp_path / "features")
+    made = index(tmp_path / "features")[1]
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert_one_line(cli("search", made, photos / "001.png"), "no longer at", "--model")
+    assert len(search(made, photos / "001.png", model=tmp_path / "moved")) == 1
+
+
+def test_duplicates_with_a_threshold(photos: Path, run: Path, tmp_path: Path) -> None:
+    before = {path.name: path.read_bytes() for path in photos.iterdir()}
+    found = duplicates(photos, run, out=tmp_path, threshold=1.0)
+    (group,) = found.groups
+    assert {Path(m.place).name for m in group.members} == {"004.png", "again <&> [bold].png"}
+    assert all(m.identical for m in group.members)
+    assert {path.name: path.read_bytes() for path in photos.iterdir()} == before, "it must touch nothing"
+
+
+def test_duplicates_page_and_list(cli: Cli, photos: Path, run: Path, tmp_path: Path) -> None:
+    encoder = carp.load(run)
+    a, b = encoder.embed([photos / "007.png", photos / "twice.png"])
+    roots = [np.sign(x) * np.sqrt(np.abs(x)) for x in (a, b)]
+    similarity = float(roots[0] @ roots[1] / np.linalg.norm(roots[0]) / np.linalg.norm(roots[1]))
+    words = ("duplicates", photos, "--model", run, "--out", tmp_path / "out", "--threshold", similarity - 1e-4)
+    code, out, err = cli(*words)
+    assert code == 0, err
+    assert "nothing was deleted" in out
+    written = json.loads((tmp_path / "out" / "duplicates.json").read_text())
+    assert written["images"] == 32
+    of_twice = next(group for group in written["groups"] if any("twice" in m["image"] for m in group))
+    assert Path(of_twice[0]["image"]).name == "twice.png", "the larger one is to be kept"
+    assert [m["keep"] for m in of_twice] == [True] + [False] * (len(of_twice) - 1)
+    page = ElementTree.fromstring((tmp_path / "out" / "duplicates.html").read_text().removeprefix("<!DOCTYPE html>\n"))
+    assert len(list(page.iter("img"))) == sum(len(group) for group in written["groups"])
+    assert all(image.attrib["src"].startswith("data:") for image in page.iter("img"))
+    assert cli("duplicates", photos, "--features", tmp_path / "out" / "features", "--out", tmp_path / "b")[0] == 0
+
+
+def test_no_copies(cli: Cli, run: Path, flat: Path, tmp_path: Path) -> None:
+    code, out, _ = cli("duplicates", flat, "--model", run, "--out", tmp_path, "--threshold", 1)
+    assert code == 0
+    assert "no copies among 64 images" in out
+    assert json.loads((tmp_path / "duplicates.json").read_text())["groups"] == []
+
+
+def test_mistakes_of_duplicates(cli: Cli, photos: Path, flat: Path, run: Path, tmp_path: Path) -> None:
+    assert_one_line(cli("duplicates", photos, "--out", tmp_path), "--model is missing")
+    assert_one_line(cli("duplicates", photos, "--model", run, "--threshold", 95, "--out", tmp_path), "0 to 1", "95")
+    assert_one_line(cli("duplicates", photos, "--model", run, "--threshold", "high", "--out", tmp_path), "high")
+    assert_one_line(cli("duplicates", tmp_path / "none", "--model", run, "--out", tmp_path), "none")
+    carp.embed(run, flat, tmp_path / "features")
+    assert_one_line(cli("duplicates", photos, "--features", tmp_path / "features", "--out", tmp_path), "not of")
+    (tmp_path / "file").write_text("")
+    assert_one_line(cli("duplicates", photos, "--model", run, "--out", tmp_path / "file"), "is a file")
