@@ -175,6 +175,20 @@ def _embed(
         typer.echo(f"features: {out}   {len(store.features):,} images × {store.features.shape[1]}")
 
 
+@app.command("export")
+def _export(
+    model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    form: Annotated[str, typer.Option("--format", help="torchvision, timm, safetensors, onnx or detectron2.")],
+    out: Annotated[Path, typer.Option(help="File to write; for timm a folder.")],
+    branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+) -> None:
+    """Write an encoder for another library, read it back there, and compare its features."""
+    from carp.commands.export import export
+
+    for line in export(model, out, form=form, branch=branch).lines():
+        typer.echo(line)
+
+
 @app.command("eval", context_settings=_WITH_SETTINGS)
 def _eval(
     context: typer.Context,
