@@ -192,7 +192,7 @@ def _export(
 @app.command("eval", context_settings=_WITH_SETTINGS)
 def _eval(
     context: typer.Context,
-    protocol: Annotated[str, typer.Argument(help="knn, kmeans, linear, few-shot or all.")],
+    protocol: Annotated[str, typer.Argument(help="knn, kmeans, linear, few-shot, detection or all.")],
     model: Annotated[
         str | None,
         typer.Argument(
@@ -243,6 +243,14 @@ def _eval(
     overrides = _protocol_settings(context, protocol, words)
     if not data:
         raise ConfigError("--data is missing: give labelled images, e.g. --data LABELLED_FOLDER.")
+    if protocol == "detection":
+        from carp.commands.detection import detection_branches
+        from carp.report.tables import print_results
+
+        print_results(
+            detection_branches(model, data, branches=branch or ["teacher"], out=out, device=device, **overrides)
+        )
+        return
     if model is None and out is None:
         out = Path()
     from carp.commands.evaluate import evaluate_branches
@@ -281,9 +289,9 @@ def _eval(
 def _protocol_settings(context: typer.Context, protocol: str, words: list[str]) -> dict[str, Any]:
     """Read key=value words; an option that does not exist is told the nearest one, or its spelling as a setting."""
     from carp.config import parse_overrides
-    from carp.evaluation.protocols import PROTOCOLS, settings_of
+    from carp.evaluation.protocols import ON_IMAGES, PROTOCOLS, settings_of
 
-    known = list(settings_of(protocol)) if protocol in PROTOCOLS else []
+    known = list(settings_of(protocol)) if protocol in (*PROTOCOLS, *ON_IMAGES) else []
     for place, word in enumerate(words):
         if word.startswith("-"):
             option, _, value = word.partition("=")

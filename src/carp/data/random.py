@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     GRID_ORDER = 10
     GRID_WEIGHTS = 11
     GRID_CROP = 12  # the random crops that linear classifiers train on
+    DETECTION = 30  # order, scales and flips of images, new layers, samples of boxes
 
 
 def key(*coordinates: ArrayLike) -> NDArray[np.uint64]:

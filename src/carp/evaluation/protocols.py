@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, create_model
 
 from carp.errors import ConfigError, nearest
+from carp.evaluation.detection import detection
 from carp.evaluation.few_shot import few_shot
 from carp.evaluation.kmeans import kmeans
 from carp.evaluation.knn import knn
@@ -15,14 +16,15 @@ from carp.evaluation.result import Result
 
 Protocol = Callable[..., Result]  # (train features, labels, test features, labels, *, settings)
 PROTOCOLS: dict[str, Protocol] = {"knn": knn, "kmeans": kmeans, "linear": linear_probe, "few-shot": few_shot}
+ON_IMAGES: dict[str, Protocol] = {"detection": detection}  # (encoder, training images, test images, *, settings)
 SINGLE_LABEL = frozenset({"knn", "kmeans", "linear"})  # these need exactly one label per image
-_NOT_SETTINGS = {"progress"}
+_NOT_SETTINGS = {"progress", "warn", "device", "state", "save_seconds"}
 
 
 def find_protocol(name: str) -> Protocol:
     """The function of a protocol."""
     if name not in PROTOCOLS:
-        names = (*PROTOCOLS, "all")
+        names = (*PROTOCOLS, *ON_IMAGES, "all")
         raise ConfigError(f"there is no protocol '{name}'.{nearest(name, names)} Protocols: {', '.join(names)}.")
     return PROTOCOLS[name]
 
@@ -52,7 +54,7 @@ def check_settings(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def settings_of(name: str) -> dict[str, inspect.Parameter]:
     """The settings of a protocol with their defaults."""
-    parameters = inspect.signature(find_protocol(name)).parameters
+    parameters = inspect.signature(ON_IMAGES.get(name) or find_protocol(name)).parameters
     return {
         key: parameter
         for key, parameter in parameters.items()
