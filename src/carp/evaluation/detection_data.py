@@ -134,7 +134,7 @@ class Scenes(Dataset["list[Scene] | DataError"]):
         try:
             return [self._scene(epoch, index) for epoch, index in items]
         except DataError as error:
-            return error
+            return DataError(str(error))  # which passes between processes
 
     def _scene(self, epoch: int, index: int) -> Scene:
         image = self.images[index]

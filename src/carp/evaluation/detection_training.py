@@ -77,12 +77,13 @@ class Trial:
             with StopSignal() as stop, closing(batches):
                 for step, batch in enumerate(batches, start=first):
                     self._step(step, batch)
-                    if time.monotonic() - saved_at >= self.save_seconds or step + 1 == last or stop.number:
+                    stopped = stop.number  # asked once: what arrives later is seen after the next step
+                    if time.monotonic() - saved_at >= self.save_seconds or step + 1 == last or stopped:
                         self._save(step + 1)
                         saved_at = time.monotonic()
+                    if stopped:
+                        raise self._interrupted(step + 1, stopped)
                     self.progress(step + 1, last)
-                    if stop.number:
-                        raise self._interrupted(step + 1, stop.number)
         return self.detector.eval()
 
     def _step(self, step: int, batch: list[Scene]) -> None:
