@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from carp.commands.check_data import DataCheck, check_data
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
+    from carp.commands.export import Exported, export
     from carp.commands.train import train
     from carp.evaluation.result import Result
     from carp.features.encoder import Encoder, load
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "DataCheck": "carp.commands.check_data",
     "Encoder": "carp.features.encoder",
+    "Exported": "carp.commands.export",
     "LossTerms": "carp.model.loss",
     "Result": "carp.evaluation.result",
     "Run": "carp.run_folder",
@@ -31,6 +33,7 @@ _HOMES = {
     "check_data": "carp.commands.check_data",
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
+    "export": "carp.commands.export",
     "load": "carp.features.encoder",
     "random_partition": "carp.model.partition",
     "reference_loss": "carp.model.loss",
@@ -40,6 +43,7 @@ _HOMES = {
 __all__ = [
     "DataCheck",
     "Encoder",
+    "Exported",
     "LossTerms",
     "Result",
     "Run",
@@ -49,6 +53,7 @@ __all__ = [
     "check_data",
     "embed",
     "evaluate",
+    "export",
     "load",
     "random_partition",
     "reference_loss",

@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -45,7 +47,7 @@ def _parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
             raise ConfigError(f"there is no option '{option}': settings are written key=value, here {setting}.")
         options = _options(context)
         raise ConfigError(
-            f"there is no option '{option}'.{nearest(option, options) or nearest(key, Config.model_fields)} "
+            f"there is no option '{option}'.{_nearest(key, options, Config.model_fields)} "
             f"Options: {', '.join(options)}; `carp settings` lists the settings."
         )
     overrides = parse_overrides(words)
@@ -57,6 +59,13 @@ def _parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
         if key not in Config.model_fields:
             raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)}")
     return overrides
+
+
+def _nearest(key: str, options: list[str], settings: Iterable[str]) -> str:
+    """' Did you mean …?' with the closest of options and settings, as it is written."""
+    names = {name: name for name in settings} | {name.lstrip("-").replace("-", "_"): name for name in options}
+    close = get_close_matches(key, names, n=1)
+    return f" Did you mean '{names[close[0]]}'?" if close else ""
 
 
 def _options(context: typer.Context) -> list[str]:
@@ -282,10 +291,26 @@ def _duplicates(
     typer.echo(f"page: {out / 'duplicates.html'}   list: {out / 'duplicates.json'}   (nothing was deleted)")
 
 
+@app.command("export")
+def _export(
+    model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    form: Annotated[str, typer.Option("--format", help="torchvision, timm, safetensors, onnx or detectron2.")],
+    out: Annotated[Path, typer.Option(help="File to write; for timm a folder.")],
+    branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+) -> None:
+    """Write an encoder for another library, read it back there, and compare its features."""
+    from carp.commands.export import export
+
+    for line in export(model, out, form=form, branch=branch).lines():
+        typer.echo(line)
+
+
 @app.command("eval", context_settings=_WITH_SETTINGS)
 def _eval(
     context: typer.Context,
-    protocol: Annotated[str, typer.Argument(help="knn, kmeans, linear, few-shot, retrieval, copies or all.")],
+    protocol: Annotated[
+        str, typer.Argument(help="knn, kmeans, linear, few-shot, retrieval, copies, detection or all.")
+    ],
     model: Annotated[
         str | None,
         typer.Argument(
@@ -342,6 +367,14 @@ def _eval(
     overrides |= {key: value for key, value in (("queries", queries), ("truth", truth)) if value is not None}
     if not data:
         raise ConfigError("--data is missing: give labelled images, e.g. --data LABELLED_FOLDER.")
+    if protocol == "detection":
+        from carp.commands.detection import detection_branches
+        from carp.report.tables import print_results
+
+        print_results(
+            detection_branches(model, data, branches=branch or ["teacher"], out=out, device=device, **overrides)
+        )
+        return
     if model is None and out is None:
         out = Path()
     from carp.commands.evaluate import evaluate_branches

@@ -14,6 +14,8 @@ import carp
 from carp.config import check_keys, parse_overrides
 from carp.evaluation.protocols import PROTOCOLS, check_settings, settings_of
 from tests.commands.conftest import Cli
+from tests.commands.test_detection import SMALL
+from tests.evaluation.voc_tree import write_voc
 from tests.helpers import TINY, tiny_images, write_images
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +38,7 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, classes in [("PHOTOS", 0), ("ICONS", 0), ("LABELLED", 3), ("cifar10/train", 2), ("cifar10/test", 2)]:
         write_images(tmp_path / name, tiny_images(), classes=classes)
+    write_voc(tmp_path / "VOC_ROOT")
     write_images(tmp_path, tiny_images(2))
     for i, name in enumerate(("a.jpg", "b.jpg")):
         (tmp_path / f"{i:03d}.png").rename(name)
@@ -46,7 +49,8 @@ def test_every_command_runs(cli: Cli, images: None) -> None:
     ran = set()
     for program, *words in commands():
         if program == "carp":
-            code, _, err = cli(*words, *(quick if words[0] == "train" else []))
+            more = quick if words[0] == "train" else SMALL if words[:2] == ["eval", "detection"] else []
+            code, _, err = cli(*words, *more)
             assert code == 0, f"{words}: {err}"
             ran.add(words[0])
         elif program == "make":

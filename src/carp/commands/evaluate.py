@@ -1,9 +1,6 @@
 """`carp eval`: how good are the features?"""
 
-import hashlib
 import inspect
-import json
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,23 +8,24 @@ from pathlib import Path
 from typing import Any, cast
 
 from carp import distributed
+from carp.commands.detection import evaluate_detection
 from carp.commands.labelled import LINEAR, Inputs, home_of
 from carp.commands.ranked import find_copies, retrieve
+from carp.commands.result_files import write_result
 from carp.data.source import Openable
 from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear_images import linear_on_images
-from carp.evaluation.protocols import PROTOCOLS, SINGLE_LABEL, check_settings, settings_of
+from carp.evaluation.protocols import ON_IMAGES, PROTOCOLS, SINGLE_LABEL, check_settings, settings_of
 from carp.evaluation.result import Result
 from carp.features.encoder import is_weights, load
 from carp.features.extract import Precision
 from carp.features.layers import ENCODER
 from carp.features.store import Origin
-from carp.report.columns import data_name
 from carp.run_folder import versions
 from carp.training.display import Display
 
-ALL, RESULTS = "all", "results"
+ALL = "all"
 # These look at images in their own sizes, and at their names
 RANKED: dict[str, Callable[..., tuple[Result, Origin]]] = {"retrieval": retrieve, "copies": find_copies}
 
@@ -56,7 +54,8 @@ def evaluate(
     Features are extracted once and kept in `out`; the next protocol on the same images finds them there.
 
     Args:
-        protocol: `knn`, `kmeans`, `linear`, `few-shot`, `retrieval` or `copies` (docs/protocols.md).
+        protocol: `knn`, `kmeans`, `linear`, `few-shot`, `retrieval`, `copies` or `detection`
+            (docs/protocols.md).
         model: A run folder, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and `test` are
             folders that `embed` wrote.
         data: Labelled images: the bank of k-NN, the training part of the others. Or stored features. A data set of the
@@ -81,6 +80,8 @@ def evaluate(
         warning.
     """
     run = find_protocol(protocol)
+    if protocol in ON_IMAGES:
+        return evaluate_detection(model, data, branch=branch, out=out, device=device, quiet=quiet, **settings)
     settings = check_settings(protocol, run, settings)
     display = Display(quiet=quiet or distributed.rank() > 0)
     encoder = None if model is None else load(model, branch, layer=layer, size=size, resize=resize, device=device)
@@ -102,13 +103,13 @@ def evaluate(
         versions=versions(),
     )
     if distributed.rank() == 0 and (out is not None or model is not None):
-        _write(result, inputs.folder)
+        write_result(result, inputs.folder)
     return result
 
 
 def find_protocol(name: str) -> Callable[..., Any]:
     """The function of a protocol, whose keyword arguments are its settings."""
-    known: dict[str, Callable[..., Any]] = {**PROTOCOLS, **RANKED}
+    known: dict[str, Callable[..., Any]] = {**PROTOCOLS, **RANKED, **ON_IMAGES}
     if name not in known:
         names = (*known, ALL)
         raise ConfigError(f"there is no protocol '{name}'.{nearest(name, names)} Protocols: {', '.join(names)}.")
@@ -188,18 +189,6 @@ def _notes(result: Result) -> list[str]:
         empty = {run["seed"]: int(run["empty_train"]) for run in result.details["seeds"] if run["empty_train"]}
         return [f"{which}: with seed {seed} {count} clusters hold no training image." for seed, count in empty.items()]
     return []
-
-
-def _write(result: Result, folder: Path) -> None:
-    """Write a result into the sub-folder `results`, under a name that says what it is; other settings, other name."""
-    kept = (result.settings, result.data["fingerprints"], result.model.get("hash"))
-    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
-    words = (result.protocol, data_name(result.data["train"]), result.model.get("branch", ""), digest)
-    name = "-".join(re.sub(r"[^\w.+%]+", "_", word) for word in words if word)
-    try:
-        result.write(folder / RESULTS / f"{name}.json")
-    except OSError as error:
-        raise DataError(f"cannot write results to {folder / RESULTS}: {error.strerror or error}.") from error
 
 
 def _neighbours(settings: dict[str, Any], bank: int, *, leave_one_out: bool) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     EXCHANGE = 13  # which prototypes move from one shard to another
     GRID_CROP = 12  # the random crops that linear classifiers train on
     ATTACK = 20
+    DETECTION = 30  # order, scales and flips of images, new layers, samples of boxes
 
 
 def key(*coordinates: ArrayLike) -> NDArray[np.uint64]:

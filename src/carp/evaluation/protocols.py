@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ConfigDict, ValidationError, create_model
 
 from carp.errors import ConfigError, nearest
+from carp.evaluation.detection import detection
 from carp.evaluation.few_shot import few_shot
 from carp.evaluation.kmeans import kmeans
 from carp.evaluation.knn import knn
@@ -15,8 +16,9 @@ from carp.evaluation.result import Result
 
 Protocol = Callable[..., Result]  # (train features, labels, test features, labels, *, settings)
 PROTOCOLS: dict[str, Protocol] = {"knn": knn, "kmeans": kmeans, "linear": linear_probe, "few-shot": few_shot}
+ON_IMAGES: dict[str, Protocol] = {"detection": detection}  # (encoder, training images, test images, *, settings)
 SINGLE_LABEL = frozenset({"knn", "kmeans", "linear"})  # these need exactly one label per image
-_NOT_SETTINGS = {"progress"}
+_NOT_SETTINGS = {"progress", "warn", "device", "state", "save_seconds"}
 
 
 def check_settings(name: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:

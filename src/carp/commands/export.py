@@ -1,0 +1,48 @@
+"""`carp export`: an encoder in the format of another library, verified there."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from carp.errors import ConfigError, nearest
+from carp.features.portable import BY_NAME, open_portable, write_verified
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and what to know about it."""
+
+    path: Path
+    form: str
+    difference: float
+    """Of the features of what was written, read back, from the encoder's own; as a share of the largest feature."""
+    about: dict[str, Any]
+    """Architecture, side and normalisation of the images, origin of the weights."""
+    use: str
+    """How to load it."""
+
+    def lines(self) -> list[str]:
+        """For a person."""
+        mean, std = self.about["mean"], self.about["std"]
+        return [
+            f"{self.form}: {self.path}   read back, features differ by {self.difference:.1e} of the largest",
+            f"images: {self.about['size']} px, mean {mean}, std {std}; features: {self.about['num_features']}",
+            f"use: {self.use}",
+        ]
+
+
+def export(model: str | Path, out: str | Path, *, form: str, branch: str = "teacher") -> Exported:
+    """Write the encoder of a run, or weights of another method, for another library.
+
+    Args:
+        model: A run folder, or weights: FILE or METHOD:FILE (`carp weights`).
+        out: The file, or for timm the folder. Only what CARP exported before is replaced.
+        form: `torchvision`, `timm`, `safetensors`, `onnx` or `detectron2` (docs/export.md).
+        branch: Which encoder of a run.
+    """
+    if form not in BY_NAME:
+        raise ConfigError(f"there is no format '{form}'.{nearest(form, BY_NAME)} Formats: {', '.join(BY_NAME)}.")
+    row, portable = BY_NAME[form], open_portable(model, branch)
+    written = write_verified(portable, row, Path(out).expanduser())
+    use = row.use.format(path=written.path, network=portable.architecture)
+    return Exported(written.path, form, written.difference, portable.about(), use)

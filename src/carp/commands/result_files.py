@@ -1,0 +1,25 @@
+"""Where results are written, and under which name."""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+from carp.errors import DataError
+from carp.evaluation.result import Result
+from carp.report.columns import data_name
+
+RESULTS = "results"
+
+
+def write_result(result: Result, folder: Path) -> None:
+    """Write a result into the sub-folder `results`, under a name that says what it is; other settings, other name."""
+    kept = (result.settings, result.data["fingerprints"], result.model.get("hash"))
+    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
+    data = data_name(result.data.get("name") or result.data["train"])
+    words = (result.protocol, data, result.model.get("branch", ""), digest)
+    name = "-".join(re.sub(r"[^\w.+%]+", "_", word) for word in words if word)
+    try:
+        result.write(folder / RESULTS / f"{name}.json")
+    except OSError as error:
+        raise DataError(f"cannot write results to {folder / RESULTS}: {error.strerror or error}.") from error

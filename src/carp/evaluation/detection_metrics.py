@@ -1,0 +1,92 @@
+"""Average precision of detections, as VOC's own evaluation defines it, at ten overlaps.
+
+An object marked as difficult is neither to be found nor an error when it is.
+
+Shapes: D detections of a class in all images, O objects of a class in an image.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+OVERLAPS = tuple(float(percent) / 100 for percent in range(50, 100, 5))
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Boxes of one image: corners [N, 4] (left, top, right, bottom), classes [N], and scores or marks."""
+
+    corners: Floats
+    classes: NDArray[np.int64]
+    scores: Floats
+    """Of detections; of objects, 1 for those marked as difficult and 0 for others."""
+
+
+def average_precisions(found: Sequence[Boxes], truth: Sequence[Boxes], num_classes: int) -> tuple[Floats, Floats]:
+    """AP of every class at every overlap, [classes, overlaps]: by VOC 2007's eleven points, and by the area.
+
+    A class without objects that are to be found is not a number.
+    """
+    eleven, area = (np.full((num_classes, len(OVERLAPS)), np.nan) for _ in range(2))
+    for number in range(num_classes):
+        hits, count = _hits(found, truth, number)
+        if count:
+            for place in range(len(OVERLAPS)):
+                counted = hits[hits[:, place] >= 0, place]
+                eleven[number, place], area[number, place] = _precision(counted.astype(np.float64), count)
+    return eleven, area
+
+
+def _hits(found: Sequence[Boxes], truth: Sequence[Boxes], number: int) -> tuple[NDArray[np.int8], int]:
+    """[D, overlaps] with the best score first: 1 an object, 0 an error, -1 does not count; and how many objects."""
+    scores, hits, count = list[Floats](), list[NDArray[np.int8]](), 0
+    for ours, theirs in zip(found, truth, strict=True):
+        mine, objects = ours.classes == number, theirs.classes == number
+        difficult = theirs.scores[objects] > 0
+        count += int((~difficult).sum())
+        order = np.argsort(-ours.scores[mine], kind="stable")
+        scores.append(ours.scores[mine][order])
+        hits.append(_in_image(overlaps(ours.corners[mine][order], theirs.corners[objects]), difficult))
+    by_score = np.argsort(-np.concatenate(scores), kind="stable")
+    return np.concatenate(hits)[by_score], count
+
+
+def _in_image(overlap_DO: Floats, difficult: NDArray[np.bool_]) -> NDArray[np.int8]:
+    """What becomes of the detections of an image, best first: each goes to the object that it overlaps most."""
+    hits = np.zeros((len(overlap_DO), len(OVERLAPS)), dtype=np.int8)
+    if not overlap_DO.size:
+        return hits
+    nearest, most = overlap_DO.argmax(axis=1), overlap_DO.max(axis=1)
+    for place, least in enumerate(OVERLAPS):
+        taken = np.zeros(len(difficult), dtype=np.bool_)
+        for row in np.flatnonzero(most > least):
+            one = nearest[row]
+            if difficult[one]:
+                hits[row, place] = -1
+            elif not taken[one]:
+                hits[row, place], taken[one] = 1, True
+    return hits
+
+
+def _precision(hits: Floats, count: int) -> tuple[float, float]:
+    """AP by eleven points and by the area below the interpolated curve, of hits and errors in order of score."""
+    found = np.cumsum(hits)
+    recall, precision = found / count, found / np.arange(1, len(hits) + 1)
+    best = np.maximum.accumulate(precision[::-1])[::-1]  # at this recall or a larger one
+    # Recall is compared as a count: 0.1 × 30 is no exact number, 3 of 30 is
+    points = [best[found * 10 >= tenth * count][:1] for tenth in range(11)]
+    eleven = sum(float(point[0]) for point in points if len(point)) / 11
+    steps = np.diff(recall, prepend=0.0)
+    return eleven, float((steps * best).sum())
+
+
+def overlaps(ours: Floats, theirs: Floats) -> Floats:
+    """Intersection over union of every pair of boxes, [D, O]."""
+    left_top = np.maximum(ours[:, None, :2], theirs[None, :, :2])
+    right_bottom = np.minimum(ours[:, None, 2:], theirs[None, :, 2:])
+    common = (right_bottom - left_top).clip(min=0).prod(axis=2)
+    areas = [(boxes[:, 2:] - boxes[:, :2]).clip(min=0).prod(axis=1) for boxes in (ours, theirs)]
+    return np.asarray(common / np.maximum(areas[0][:, None] + areas[1][None] - common, 1e-12), dtype=np.float64)

@@ -1,0 +1,91 @@
+"""A pickle in detectron2's names (`res2.0.conv1.norm.weight`), as MoCo's converter made them usual for C4 detection."""
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from carp.features.foreign.architecture import COUNTER
+from carp.features.portable.encoder import MARK, Portable
+from carp.features.portable.same_network import torchvision_name, torchvision_network
+
+_AUTHOR = "__author__"
+_TO_DETECTRON2 = (
+    (r"^(?=conv1|bn1)", "stem."),
+    (r"^layer([1-4])", lambda match: f"res{int(match[1]) + 1}"),
+    (r"bn([123])", r"conv\1.norm"),
+    (r"downsample\.0", "shortcut"),
+    (r"downsample\.1", "shortcut.norm"),
+)  # one after the other
+
+
+def detectron2_key(key: str) -> str:
+    """The name that detectron2 gives to a tensor of a ResNet."""
+    for pattern, replacement in _TO_DETECTRON2:
+        key = re.sub(pattern, replacement, key)
+    return key
+
+
+def write(portable: Portable, path: Path) -> None:
+    """Write the arrays, what detectron2's reader asks for, and CARP's mark."""
+    torchvision_name(portable.module)  # its C4 and FPN are built on these networks
+    state = portable.module.state_dict()
+    arrays = {detectron2_key(name): tensor.numpy() for name, tensor in state.items() if not name.endswith(COUNTER)}
+    content = {"model": arrays, _AUTHOR: "CARP", "matching_heuristics": True, MARK: portable.about_text()}
+    with path.open("wb") as file:
+        _Pickler(file, protocol=4).dump(content)
+
+
+def reload(portable: Portable, path: Path) -> nn.Module:
+    """Map the arrays back into torchvision's network: detectron2 itself does not install from PyPI."""
+    network = torchvision_network(torchvision_name(portable.module))
+    arrays = _read(path)["model"]
+    state: dict[str, Tensor] = {
+        name: tensor if name.endswith(COUNTER) else torch.from_numpy(arrays.pop(detectron2_key(name)))
+        for name, tensor in network.state_dict().items()
+    }
+    if arrays:
+        raise KeyError(f"{next(iter(arrays))} has no place in the network")
+    network.load_state_dict(state)
+    return network.eval()
+
+
+def is_own(path: Path) -> bool:
+    """Whether the pickle has CARP's mark; nothing in it is run."""
+    try:
+        return MARK in _read(path)
+    except (OSError, pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError):
+        return False
+
+
+class _Pickler(pickle.Pickler):
+    """Writes an array as the call `numpy.ndarray(shape, type, bytes)`.
+
+    NumPy's own pickles name a module that older releases, which detectron2 is often used with, do not have.
+    """
+
+    def reducer_override(self, found: object) -> Any:
+        if isinstance(found, np.ndarray):
+            array: NDArray[Any] = np.ascontiguousarray(found)
+            return np.ndarray, (array.shape, array.dtype.str, bytearray(array.tobytes()))
+        return NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows arrays and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = {("numpy", "ndarray"): np.ndarray, ("builtins", "bytearray"): bytearray}
+        if (module, name) not in known:
+            raise pickle.UnpicklingError(f"{module}.{name} is not an array")
+        return known[module, name]
+
+
+def _read(path: Path) -> Any:
+    with path.open("rb") as file:
+        return _Unpickler(file).load()

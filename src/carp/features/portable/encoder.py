@@ -1,0 +1,116 @@
+"""An encoder on its way into another library, and what has to be known about it there."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from carp._version import __version__
+from carp.config import Config
+from carp.data.loader import IMAGENET_MEAN, IMAGENET_STD
+from carp.errors import CheckpointError
+from carp.features.encoder import is_weights, load, split_weights
+from carp.features.extract import usual_resize
+from carp.features.foreign import ForeignWeights, foreign_encoder
+from carp.features.foreign.encoder import OwnNormalisation
+from carp.features.layers import weights_hash
+from carp.model.encoder import num_features
+from carp.run_folder import open_run
+
+MARK = "carp"  # tells a file that CARP wrote from others
+Three = tuple[float, float, float]
+_TIMM_NAMES: dict[tuple[bool, tuple[int, ...]], str] = {
+    (False, (2, 2, 2, 2)): "resnet18",
+    (False, (3, 4, 6, 3)): "resnet34",
+    (True, (3, 4, 6, 3)): "resnet50",
+    (True, (3, 4, 23, 3)): "resnet101",
+    (True, (3, 8, 36, 3)): "resnet152",
+}
+
+
+@dataclass(frozen=True)
+class Portable:
+    """A network from images [B, 3, H, W], normalised with its `mean` and `std`, to features [B, F]."""
+
+    module: nn.Module
+    """On the CPU, in evaluation mode."""
+    size: int
+    resize: int
+    architecture: str
+    """timm's name."""
+    options: dict[str, Any]
+    """timm's arguments for it."""
+    origin: dict[str, Any]
+    """Where the weights are from."""
+    mean: Three = IMAGENET_MEAN
+    std: Three = IMAGENET_STD
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return num_features(self.module)
+
+    def about(self) -> dict[str, Any]:
+        """What files say about the encoder."""
+        return {
+            "architecture": self.architecture,
+            "options": self.options,
+            "num_features": self.num_features,
+            "size": self.size,
+            "resize": self.resize,
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "origin": self.origin,
+            "written_by": f"CARP {__version__}",
+        }
+
+    def about_text(self) -> str:
+        """The same as one line of JSON."""
+        return json.dumps(self.about())
+
+
+def open_portable(model: str | Path, branch: str = "teacher") -> Portable:
+    """The encoder of a run folder, or of weights (`FILE`, `METHOD:FILE`)."""
+    if is_weights(model):
+        method, file = split_weights(model)
+        return _of_weights(*foreign_encoder(file.expanduser(), method))
+    if branch == "raw pixels":
+        raise CheckpointError("branch 'raw pixels' has no encoder to export: give teacher, student or untrained.")
+    encoder, run = load(model, branch, device="cpu"), open_run(model)
+    origin = {
+        "run": encoder.name,
+        "branch": branch,
+        "epochs": encoder.epochs,
+        "images": run.info["data"]["name"],
+        "weights": encoder.hash,
+    }
+    config = run.config
+    module = encoder.module.requires_grad_(False)
+    return Portable(
+        module, encoder.size, encoder.resize, config.encoder, dict(config.encoder_options), origin | _stem(config)
+    )
+
+
+def _stem(config: Config) -> dict[str, Any]:
+    """What `model/encoder.py` needs to know to build the stem again; timm's own stem needs nothing."""
+    return {} if config.stem == "encoder" else {"stem": config.stem, "stem_stride": config.stem_stride}
+
+
+def _of_weights(module: nn.Module, weights: ForeignWeights) -> Portable:
+    """The network below its normalisation, which files tell in numbers."""
+    found, row = weights.architecture, weights.method
+    inner = module.encoder if isinstance(module, OwnNormalisation) else module
+    name = _TIMM_NAMES.get((found.bottleneck, found.depths))
+    options: dict[str, Any] = {} if name else {"layers": list(found.depths)}
+    if found.channels != (64, 128, 256, 512):
+        options["channels"] = list(found.channels)
+    if found.cardinality != 1:
+        options["cardinality"] = found.cardinality
+    if found.base_width != 64:
+        options["base_width"] = found.base_width
+    origin = {"file": weights.path.name, "sha256": weights.sha256, "method": row.name, "weights": weights_hash(module)}
+    other = "resnet50" if found.bottleneck else "resnet18"  # with `layers`
+    architecture = str(found) if row.traits.cifar else name or other
+    return Portable(inner, row.size, usual_resize(row.size), architecture, options, origin, row.mean, row.std)

@@ -1,0 +1,36 @@
+"""The encoder's tensors with all that is to be known about them, for programs that build the network themselves."""
+
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from carp.features.portable.encoder import MARK, Portable
+
+
+def write(portable: Portable, path: Path) -> None:
+    """Write the tensors; the metadata are text, one entry of them JSON."""
+    tensors = {name: tensor.contiguous() for name, tensor in portable.module.state_dict().items()}
+    save_file(tensors, path, metadata={"format": "pt", MARK: portable.about_text()})
+
+
+def reload(portable: Portable, path: Path) -> nn.Module:
+    """The same network with other weights, then these."""
+    network = deepcopy(portable.module)
+    with torch.no_grad():
+        for tensor in network.state_dict().values():
+            tensor.zero_()
+    network.load_state_dict(load_file(path))
+    return network.eval()
+
+
+def is_own(path: Path) -> bool:
+    """Whether the metadata have CARP's mark."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return MARK in (file.metadata() or {})
+    except (OSError, SafetensorError):
+        return False

@@ -1,0 +1,78 @@
+"""A folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads: config.json and model.safetensors."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from carp.errors import ModelError
+from carp.features.portable.encoder import MARK, Portable
+from carp.features.portable.same_network import first_difference, layers_of
+
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+
+
+def write(portable: Portable, path: Path) -> None:
+    """Write both files."""
+    classifier = _timms_network(portable).pretrained_cfg.get("classifier")
+    path.mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in portable.module.state_dict().items()}, path / _WEIGHTS)
+    (path / _CONFIG).write_text(json.dumps(_config(portable, classifier), indent=1))
+
+
+def reload(_portable: Portable, path: Path) -> nn.Module:
+    """Let timm build the network and read the weights."""
+    network: nn.Module = timm.create_model(f"local-dir:{path.resolve()}", pretrained=True)
+    return network.eval()
+
+
+def is_own(path: Path) -> bool:
+    """Whether the folder holds nothing but what `write` puts there."""
+    try:
+        names = {file.name for file in path.iterdir()}
+        return names == {_CONFIG, _WEIGHTS} and MARK in json.loads((path / _CONFIG).read_text())
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def _config(portable: Portable, classifier: Any) -> dict[str, Any]:
+    side = [3, portable.size, portable.size]
+    return {
+        "architecture": portable.architecture,
+        "num_classes": 0,
+        "num_features": portable.num_features,
+        "model_args": portable.options,
+        "pretrained_cfg": {
+            "input_size": side,
+            "interpolation": "bicubic",
+            "crop_pct": portable.size / portable.resize,
+            "crop_mode": "center",
+            "mean": portable.mean,
+            "std": portable.std,
+            "num_classes": 0,
+            "pool_size": None,
+            "first_conv": None,
+            "classifier": classifier,  # the name of the one that timm adds if it is asked for classes
+        },
+        MARK: portable.about(),
+    }
+
+
+def _timms_network(portable: Portable) -> Any:
+    """What timm makes of name and arguments, on no device; refused where the encoder is another one."""
+    name = portable.architecture
+    if not timm.is_model(name):
+        raise ModelError(f"timm has no {name}. Take --format safetensors or onnx.")
+    with torch.device("meta"):
+        theirs = timm.create_model(name, num_classes=0, **portable.options)
+    difference = first_difference(layers_of(portable.module), layers_of(theirs))
+    if difference is not None:
+        raise ModelError(
+            f"timm cannot build this network from a name: of its {name}, {difference}. "
+            "Take --format safetensors or onnx."
+        )
+    return theirs

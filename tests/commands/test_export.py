@@ -1,0 +1,65 @@
+"""`carp export` through the command line."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import carp
+from tests.commands.conftest import Cli, assert_one_line
+from tests.features.foreign.layouts import narrow, released
+
+
+def test_a_run(cli: Cli, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "encoder.safetensors"
+    code, text, err = cli("export", run, "--format", "safetensors", "--out", out, "--branch", "student")
+    assert (code, err) == (0, "")
+    first, images, use = text.splitlines()
+    assert first.startswith(f"safetensors: {out}   read back, features differ by 0.0e+00")
+    assert images == "images: 32 px, mean [0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]; features: 16"
+    assert use == f"use: safetensors.torch.load_file('{out}')"
+    student = carp.load(run, "student").module.state_dict()
+    found = load_file(out)
+    assert found.keys() == student.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in student.items())
+
+
+def test_a_run_as_onnx(run: Path, tmp_path: Path) -> None:
+    """The whole way: pixels, CARP's transform, onnxruntime; the features of `embed`."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    exported = carp.export(run, tmp_path / "encoder.onnx", form="onnx")
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+    mean, std = (np.array(exported.about[name], dtype=np.float32) for name in ("mean", "std"))
+    images = ((pixels / np.float32(255) - mean) / std).transpose(0, 3, 1, 2)
+    found = onnxruntime.InferenceSession(exported.path).run(None, {"images": np.ascontiguousarray(images)})[0]
+    np.testing.assert_allclose(found, carp.load(run).embed(pixels), rtol=0, atol=1e-5)
+
+
+def test_weights_with_their_own_normalisation(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "simclr.pth"
+    torch.save(released("simclr", narrow().state_dict())[0], file)
+    code, text, err = cli("export", f"simclr:{file}", "--format", "timm", "--out", tmp_path / "folder")
+    assert (code, err) == (0, "")
+    assert "images: 224 px, mean [0, 0, 0], std [1, 1, 1]; features: 48" in text
+    assert f"timm.create_model('local-dir:{tmp_path / 'folder'}', pretrained=True)" in text
+
+
+def test_mistakes(cli: Cli, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    words = ("export", run, "--out", out, "--format")
+    assert_one_line(cli(*words, "onx"), "no format 'onx'", "Did you mean 'onnx'?", "torchvision, timm, safetensors")
+    assert_one_line(cli(*words, "torchvision"), "conv1", "kernel_size=(3, 3)", "--format safetensors or onnx")
+    assert_one_line(cli(*words, "timm"), "timm cannot build this network", "--format safetensors or onnx")
+    assert_one_line(cli(*words, "timm", "--branch", "raw pixels"), "'raw pixels' has no encoder")
+    assert_one_line(cli(*words, "timm", "--branch", "techer"), "Did you mean 'teacher'?")
+    assert_one_line(cli("export", tmp_path / "none", "--format", "onnx", "--out", out), "there is no folder")
+    assert_one_line(cli("export", run, "--out", out), "missing option '--format'")
+    assert not out.exists()
+
+
+def test_a_folder_that_cannot_be_written(cli: Cli, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = cli("export", run, "--format", "safetensors", "--out", tmp_path / "file" / "x.safetensors")
+    assert_one_line(result, "cannot write", "x.safetensors: File exists.")
