@@ -194,7 +194,14 @@ def test_nothing_in_the_source_unpickles_or_evaluates() -> None:
         f"{path.name}:{number}: {line}"
         for path in files
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if forbidden.search(re.sub(r"np\.load\([^)]*allow_pickle=False\)|without pickle|a published pickle", "", line))
+        if forbidden.search(
+            re.sub(
+                r"np\.load\([^)]*allow_pickle=False\)|without pickle|a published pickle|the pickle in"
+                r"|torch\.load\([^)]*weights_only=True\)",
+                "",
+                line,
+            )
+        )
         and not re.search(r"\.eval\(\)|_eval\(|\bretrieval\(", line)
     ]
     assert not hits
