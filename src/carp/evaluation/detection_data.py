@@ -3,6 +3,7 @@
 import hashlib
 import xml.etree.ElementTree as ET
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,10 +113,11 @@ class Scenes(Dataset["list[Scene] | DataError"]):
         """The batches of these steps."""
         items = self._items(first, last, batch_size)
         made = by_workers(self, items, workers) if workers else (self.__getitems__(batch) for batch in items)
-        for batch in made:
-            if isinstance(batch, DataError):  # as an exception it would arrive as a worker's traceback
-                raise batch
-            yield batch
+        with closing(made):  # the workers end here, whoever still holds an error that was raised
+            for batch in made:
+                if isinstance(batch, DataError):  # as an exception it would arrive as a worker's traceback
+                    raise batch
+                yield batch
 
     def _items(self, first: int, last: int, batch_size: int) -> Iterator[list[tuple[int, int]]]:
         """(epoch, image) of every step: a stream of whole epochs, cut into batches."""
