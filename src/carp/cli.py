@@ -27,6 +27,7 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.")
 ]
 
+_INTERRUPTED = 130
 _WITH_SETTINGS = {
     "ignore_unknown_options": True
 }  # they arrive among the settings, and `_parse` tells how to write them
@@ -609,17 +610,20 @@ def is_first_process() -> bool:
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and a non-zero exit."""
     try:
-        sys.exit(app(prog_name="carp", standalone_mode=False))
+        code = app(prog_name="carp", standalone_mode=False)
+        if code == _INTERRUPTED:  # some versions of Typer make it of Ctrl-C, and say nothing
+            _end("interrupted", _INTERRUPTED)
+        sys.exit(code)
     except CarpError as error:
         kind = "" if isinstance(error, Interrupted) else "error: "
         _end(f"{kind}{error}", error.exit_code)
     except KeyboardInterrupt:
-        _end("interrupted", 130)
+        _end("interrupted", _INTERRUPTED)
     except Exception as error:
         # Some versions of Typer bring their own copy of click, so its exceptions are known by what they have
         name = type(error).__name__
         if name == "Abort":
-            _end("interrupted", 130)
+            _end("interrupted", _INTERRUPTED)
         if not hasattr(error, "format_message"):
             if not _first_to_tell(1)[0]:
                 sys.exit(1)
