@@ -103,7 +103,8 @@ class Stepper:
         """The partition of a step: the same for every view, branch and micro-batch."""
         K, N = self.config.num_prototypes, self.config.block_size
         if self.config.partition == "fixed":
-            return fixed_partition(len(self.model.student.assigner.directions_KD), N, device=self.device)
+            own = K // distributed.world_size() if self.config.shards > 1 else K
+            return fixed_partition(own, N, device=self.device)
         if self.config.shards > 1:
             self.mark = seed_of(self.config.seed, Purpose.PARTITION, step)
             return partition_inside_shards(self.config, step).to(self.device)
