@@ -1,0 +1,184 @@
+"""How good is it: `carp eval`, `table`, `datasets`, `weights`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from carp.cli.app import app
+from carp.cli.words import (
+    WITH_SETTINGS,
+    Branches,
+    Device,
+    Download,
+    Layer,
+    Precision,
+    Resize,
+    Root,
+    Size,
+    is_first_process,
+    parse_protocol,
+)
+from carp.errors import ConfigError
+
+
+@app.command("eval", context_settings=WITH_SETTINGS)
+def _eval(
+    context: typer.Context,
+    protocol: Annotated[
+        str, typer.Argument(help="knn, kmeans, linear, few-shot, retrieval, copies, detection or all.")
+    ],
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`); none if --data and --test are folders "
+            "of `carp embed`."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the protocol, e.g. k=20.")
+    ] = None,
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data",
+            "--database",
+            help="Labelled images for training (docs/data.md; dataset:NAME), or the folder of their features; the "
+            "images that retrieval searches.",
+        ),
+    ] = "",
+    queries: Annotated[str | None, typer.Option(help="retrieval: images that ask.")] = None,
+    truth: Annotated[Path | None, typer.Option(help="retrieval: published ground truth, or a relevance file.")] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(help="Labelled images to test on. Default: k-NN leaves one out, others hold out a fifth."),
+    ] = None,
+    branch: Branches = None,
+    baselines: Annotated[bool, typer.Option("--baselines", help="Also raw pixels and the untrained encoder.")] = False,
+    layer: Layer = "encoder",
+    size: Size = None,
+    resize: Resize = None,
+    precision: Precision = "fp32",
+    cached: Annotated[
+        bool, typer.Option("--cached", help="linear: on stored features, without random crops; seconds.")
+    ] = False,
+    weights: Annotated[
+        str | None, typer.Option(help="FILE or METHOD:FILE, in the place of a run: another way to name the model.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for results and features. Default: the run; of weights, a folder of their name here."
+        ),
+    ] = None,
+    root: Root = None,
+    download: Download = False,
+    device: Device = "auto",
+) -> None:
+    """Evaluate the student and the teacher of a run, weights of another method, or stored features."""
+    words = [*([model] if model and ("=" in model or model.startswith("-")) else []), *(settings or [])]
+    if words and words[0] == model:
+        model = None
+    model = weights or model
+    overrides = parse_protocol(context, protocol, words)
+    overrides |= {key: value for key, value in (("queries", queries), ("truth", truth)) if value is not None}
+    if not data:
+        raise ConfigError("--data is missing: give labelled images, e.g. --data LABELLED_FOLDER.")
+    if protocol == "detection":
+        from carp.commands.detection import detection_branches
+        from carp.report.tables import print_results
+
+        print_results(
+            detection_branches(model, data, branches=branch or ["teacher"], out=out, device=device, **overrides)
+        )
+        return
+    if model is None and out is None:
+        out = Path()
+    from carp.commands.evaluate import evaluate_branches
+    from carp.commands.labelled import home_of
+    from carp.features.encoder import is_weights
+    from carp.report.tables import print_results
+
+    if baselines and model is not None and is_weights(model):
+        raise ConfigError("--baselines are those of a run: raw pixels and the encoder that it started from.")
+    branches = [*(branch or ["student", "teacher"]), *(["raw pixels", "untrained"] if baselines else [])]
+    results, notes = evaluate_branches(
+        protocol,
+        model,
+        data,
+        branches=branches,
+        test=test,
+        layer=layer,
+        size=size,
+        resize=resize,
+        precision=precision,
+        cached=cached,
+        out=out,
+        root=root,
+        download=download,
+        device=device,
+        quiet=False,
+        **overrides,
+    )
+    if is_first_process():
+        print_results(results)
+        for note in notes:
+            typer.echo(f"note: {note}", err=True)
+        typer.echo(f"results: {home_of(model, out) / 'results'}")
+
+
+@app.command("datasets")
+def _datasets(
+    root: Annotated[
+        Path | None, typer.Option(help="Folder to look in; says what is there and how to get the rest.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything that is known, as JSON.")] = False,
+) -> None:
+    """List the data sets of the paper's evaluation."""
+    from carp.commands.datasets import describe_datasets, list_datasets
+
+    typer.echo(list_datasets(root) if as_json else describe_datasets(root))
+
+
+@app.command("table")
+def _table(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Result files (RUN/results/*.json), or run folders.")
+    ] = None,
+    with_paper: Annotated[bool, typer.Option("--with-paper", help="Also the rows that the paper published.")] = False,
+    layout: Annotated[
+        str | None, typer.Option(help="Columns of a table of the paper: knn, kmeans, linear, few-shot, ….")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All values, not only the paper's.")] = False,
+    form: Annotated[str | None, typer.Option("--format", help="screen, md, csv, latex or png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; .md, .csv, .tex or .png says the format.")] = None,
+) -> None:
+    """Put the results of several models into one table: best bold, second underlined."""
+    from carp.commands.table import make_table, write_table
+
+    table, notes = make_table(results=results or [], paper_layout=layout, with_paper=with_paper, everything=everything)
+    write_table(table, form=form, out=out)
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    if out is not None:
+        typer.echo(f"table: {out}")
+
+
+@app.command("weights")
+def _weights(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[[NAME:]FILE]", help="A checkpoint to recognise. Default: list all."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything that is known, as JSON.")] = False,
+) -> None:
+    """List the released weights of other methods that CARP reads, or say what a file of weights is.
+
+    Nothing in a file is ever run.
+    """
+    from carp.commands.weights import describe_file, describe_formats, list_formats, recognise_file
+
+    if file is None:
+        typer.echo(list_formats() if as_json else describe_formats())
+    else:
+        typer.echo(recognise_file(file) if as_json else describe_file(file))

@@ -1,0 +1,98 @@
+"""The words of a command: settings as key=value, and the options that several commands have."""
+
+import os
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from carp.errors import ConfigError, nearest
+
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.")
+]
+# Options that do not exist arrive among the settings, and `parse` tells how to write them
+WITH_SETTINGS = {"ignore_unknown_options": True}
+
+Branches = Annotated[
+    list[str] | None,
+    typer.Option("--branch", help="Encoder of a run: teacher, student, untrained, raw pixels; may be repeated."),
+]
+Layer = Annotated[str, typer.Option(help="Which output: encoder (pooled), projector, or a layer such as layer3.")]
+Size = Annotated[int | None, typer.Option(min=1, help="Side of the images in pixels. Default: that of training.")]
+Resize = Annotated[
+    int | None, typer.Option(min=1, help="Shorter side before the centre is cut. Default: 8/7 of the size.")
+]
+Precision = Annotated[str, typer.Option(help="Of the encoder: fp32 or bf16.")]
+Root = Annotated[Path | None, typer.Option(help="Folder of torchvision's data sets.")]
+Download = Annotated[bool, typer.Option("--download", help="Let torchvision fetch what is missing.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+
+
+def parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
+    """Read key=value words; an option that does not exist is told the nearest one, or its spelling as a setting."""
+    from carp.config import Config, parse_overrides
+
+    for place, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        option, _, value = word.partition("=")
+        key = option.lstrip("-").replace("-", "_")
+        if key in Config.model_fields:
+            after = "true" if Config.model_fields[key].annotation is bool else "".join(words[place + 1 : place + 2])
+            setting = f"{key}={value or after or 'VALUE'}"
+            raise ConfigError(f"there is no option '{option}': settings are written key=value, here {setting}.")
+        options = _options(context)
+        raise ConfigError(
+            f"there is no option '{option}'.{_nearest(key, options, Config.model_fields)} "
+            f"Options: {', '.join(options)}; `carp settings` lists the settings."
+        )
+    overrides = parse_overrides(words)
+    for key, value in overrides.items():
+        option = "--" + key.replace("_", "-")
+        if option in _options(context):
+            flag = any(option in p.opts and getattr(p, "is_flag", False) for p in context.command.params)
+            raise ConfigError(f"'{key}' is an option: write {option}{'' if flag else f' {value}'}.")
+        if key not in Config.model_fields:
+            raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)}")
+    return overrides
+
+
+def _nearest(key: str, options: list[str], settings: Iterable[str]) -> str:
+    """' Did you mean …?' with the closest of options and settings, as it is written."""
+    names = {name: name for name in settings} | {name.lstrip("-").replace("-", "_"): name for name in options}
+    close = get_close_matches(key, names, n=1)
+    return f" Did you mean '{names[close[0]]}'?" if close else ""
+
+
+def _options(context: typer.Context) -> list[str]:
+    return [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
+
+
+def parse_protocol(context: typer.Context, protocol: str, words: list[str]) -> dict[str, Any]:
+    """Read key=value words; an option that does not exist is told the nearest one, or its spelling as a setting."""
+    from carp.commands.evaluate import ALL, find_protocol
+    from carp.config import parse_overrides
+    from carp.evaluation.protocols import settings_of
+
+    known = [] if protocol == ALL else list(settings_of(find_protocol(protocol)))
+    for place, word in enumerate(words):
+        if word.startswith("-"):
+            option, _, value = word.partition("=")
+            key = option.lstrip("-").replace("-", "_")
+            if key in known:
+                setting = f"{key}={value or ''.join(words[place + 1 : place + 2]) or 'VALUE'}"
+                raise ConfigError(f"there is no option '{option}': settings are written key=value, here {setting}.")
+            options = _options(context)
+            raise ConfigError(
+                f"there is no option '{option}'.{nearest(option, options)} Options: {', '.join(options)}; settings of "
+                f"{protocol}: {', '.join(known) or 'none'}."
+            )
+    return parse_overrides(words)
+
+
+def is_first_process() -> bool:
+    """Under torchrun only one of the processes speaks."""
+    return os.environ.get("RANK", "0") == "0"
