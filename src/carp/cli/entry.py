@@ -4,7 +4,11 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from carp.cli import training, looking, using, evaluating  # noqa: F401, I001 - each adds its commands, in this order
+# Each adds its commands, in the order of the help
+# isort: off
+from carp.cli import training, looking, using, evaluating  # noqa: F401
+
+# isort: on
 from carp.cli.app import app
 from carp.errors import CarpError, Interrupted
 
