@@ -69,7 +69,9 @@ def open_run(folder: Path | str) -> Run:
     config_path, info_path = folder / "config.yaml", folder / "run.json"
     if not config_path.is_file():
         what = "there is no folder" if not folder.exists() else "this is not a run folder (no config.yaml):"
-        raise CheckpointError(f"{what} {folder}. Give the --out folder of `carp train`.")
+        raise CheckpointError(
+            f"{what} {folder}. Give the --out folder of `carp train`; `carp weights` tells which files go in its place."
+        )
     try:
         info = json.loads(info_path.read_text())
         num_images = int(info["data"]["images"])

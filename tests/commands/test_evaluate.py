@@ -253,3 +253,27 @@ def test_copies_are_made_and_found(cli: Cli, run: Path, flat: Path, tmp_path: Pa
     code, _, err = cli(*words, f"distractors={flat}", f"whiten={flat}")
     assert code == 0, err
     assert_one_line(cli("eval", "copies", run, "--data", flat), str(flat))
+
+
+def test_an_option_written_as_a_setting_is_told(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
+    words = ["eval", "knn", run, "--data", labelled]
+    assert_one_line(cli(*words, f"root={tmp_path}"), f"'root' is an option: write --root {tmp_path}.")
+    assert_one_line(cli(*words, "download=true"), "write --download.")
+    assert_one_line(cli("eval", "linear", run, "--data", labelled, "cached=true"), "write --cached.")
+    assert_one_line(cli(*words, "extra"), "key=value", "received 'extra'")
+
+
+def test_unreadable_images_do_not_count_for_the_usual_k(run: Path, tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "images", tiny_images(22), classes=2)
+    for path in sorted(folder.glob("*/*.png"))[:4]:
+        path.write_bytes(b"")
+    with pytest.warns(UserWarning, match="4 of 22 images"):
+        assert carp.evaluate("knn", run, folder, out=tmp_path).settings["k"] == [10]
+
+
+def test_python_takes_a_store_and_one_protocol_at_a_time(run: Path, labelled: Path, tmp_path: Path) -> None:
+    store = carp.embed(run, labelled, tmp_path / "store")
+    ours = carp.evaluate("knn", None, store, k=3).values
+    assert ours == carp.evaluate("knn", run, labelled, k=3, out=tmp_path).values
+    with pytest.raises(carp.errors.ConfigError, match="one protocol at a time"):
+        carp.evaluate("all", run, labelled)

@@ -50,14 +50,20 @@ def parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
             f"Options: {', '.join(options)}; `carp settings` lists the settings."
         )
     overrides = parse_overrides(words)
+    _refuse_options(context, overrides)
+    for key in overrides:
+        if key not in Config.model_fields:
+            raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)}")
+    return overrides
+
+
+def _refuse_options(context: typer.Context, overrides: dict[str, Any]) -> None:
+    """Tell how to write an option that was written as a setting."""
     for key, value in overrides.items():
         option = "--" + key.replace("_", "-")
         if option in _options(context):
             flag = any(option in p.opts and getattr(p, "is_flag", False) for p in context.command.params)
             raise ConfigError(f"'{key}' is an option: write {option}{'' if flag else f' {value}'}.")
-        if key not in Config.model_fields:
-            raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)}")
-    return overrides
 
 
 def _nearest(key: str, options: list[str], settings: Iterable[str]) -> str:
@@ -90,7 +96,11 @@ def parse_protocol(context: typer.Context, protocol: str, words: list[str]) -> d
                 f"there is no option '{option}'.{nearest(option, options)} Options: {', '.join(options)}; settings of "
                 f"{protocol}: {', '.join(known) or 'none'}."
             )
-    return parse_overrides(words)
+        if "=" not in word:
+            raise ConfigError(f"settings are written key=value, without spaces around '=', received '{word}'.")
+    overrides = parse_overrides(words)
+    _refuse_options(context, overrides)
+    return overrides
 
 
 def is_first_process() -> bool:

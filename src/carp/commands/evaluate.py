@@ -21,7 +21,7 @@ from carp.evaluation.result import Result
 from carp.features.encoder import is_weights, load
 from carp.features.extract import Precision
 from carp.features.layers import ENCODER
-from carp.features.store import Origin
+from carp.features.store import Origin, Store
 from carp.run_folder import versions
 from carp.training.display import Display
 
@@ -33,9 +33,9 @@ RANKED: dict[str, Callable[..., tuple[Result, Origin]]] = {"retrieval": retrieve
 def evaluate(
     protocol: str,
     model: str | Path | None,
-    data: Openable,
+    data: Openable | Store,
     *,
-    test: Openable | None = None,
+    test: Openable | Store | None = None,
     branch: str = "teacher",
     layer: str = ENCODER,
     size: int | None = None,
@@ -81,7 +81,9 @@ def evaluate(
     """
     run = find_protocol(protocol)
     if protocol in ON_IMAGES:
-        return evaluate_detection(model, data, branch=branch, out=out, device=device, quiet=quiet, **settings)
+        return evaluate_detection(
+            model, cast(Openable, data), branch=branch, out=out, device=device, quiet=quiet, **settings
+        )
     settings = check_settings(protocol, run, settings)
     display = Display(quiet=quiet or distributed.rank() > 0)
     encoder = None if model is None else load(model, branch, layer=layer, size=size, resize=resize, device=device)
@@ -109,6 +111,8 @@ def evaluate(
 
 def find_protocol(name: str) -> Callable[..., Any]:
     """The function of a protocol, whose keyword arguments are its settings."""
+    if name == ALL:
+        raise ConfigError("'all' is for the command line: in Python evaluate one protocol at a time.")
     known: dict[str, Callable[..., Any]] = {**PROTOCOLS, **RANKED, **ON_IMAGES}
     if name not in known:
         names = (*known, ALL)
@@ -117,13 +121,22 @@ def find_protocol(name: str) -> Callable[..., Any]:
 
 
 def _on_labelled(
-    protocol: str, inputs: Inputs, data: Openable, test: Openable | None, settings: dict[str, Any], *, cached: bool
+    protocol: str,
+    inputs: Inputs,
+    data: Openable | Store,
+    test: Openable | Store | None,
+    settings: dict[str, Any],
+    *,
+    cached: bool,
 ) -> tuple[Result, Origin, dict[str, Any]]:
     """A protocol of labelled features: its result, the origin of the features, and what is said of the data."""
     opened = inputs.open_both(data, test, single=protocol in SINGLE_LABEL)
-    if protocol == "knn":
-        settings = _neighbours(settings, len(opened[0]), leave_one_out=opened[1] is None)
+    alone = opened[1] is None
+    for k in settings.get("k", ()):  # before minutes of encoding
+        check_neighbours(k, len(opened[0]), leave_one_out=alone)
     train, tested = inputs.take_both(protocol, *opened)
+    if protocol == "knn" and "k" not in settings:
+        settings = {**settings, "k": _usual_neighbours(len(train.images) - alone)}
     run = PROTOCOLS[protocol]
     if protocol == "linear" and not cached:
         run, settings = (
@@ -191,12 +204,7 @@ def _notes(result: Result) -> list[str]:
     return []
 
 
-def _neighbours(settings: dict[str, Any], bank: int, *, leave_one_out: bool) -> dict[str, Any]:
-    """Check k before minutes of encoding; a small bank takes those of the usual k that it has."""
-    if "k" in settings:
-        for k in settings["k"]:
-            check_neighbours(k, bank, leave_one_out=leave_one_out)
-        return settings
-    most = max(1, bank - leave_one_out)
+def _usual_neighbours(most: int) -> list[int]:
+    """Those of the usual k that a small bank has."""
     usual: Sequence[int] = settings_of(PROTOCOLS["knn"])["k"].default
-    return {**settings, "k": [k for k in usual if k <= most] or [most]}
+    return [k for k in usual if k <= most] or [max(1, most)]

@@ -93,7 +93,9 @@ class Inputs:
         """Where features and results are kept."""
         return home_of(self.model, self.out)
 
-    def open_both(self, data: Openable, test: Openable | None, *, single: bool) -> tuple[Opened, Opened | None]:
+    def open_both(
+        self, data: Openable | Store, test: Openable | Store | None, *, single: bool
+    ) -> tuple[Opened, Opened | None]:
         """Open training and test part; a data set of the table brings its own test part. `single`: one label each."""
         if test is None and isinstance(data, str):
             test = counterpart(data)
@@ -105,7 +107,9 @@ class Inputs:
                 single_labels(part, "this protocol")
         return opened[0], opened[1] if test is not None else None
 
-    def _open(self, data: Openable) -> Opened:
+    def _open(self, data: Openable | Store) -> Opened:
+        if isinstance(data, Store):
+            return StoredData(data)
         if isinstance(data, str | Path) and is_store(data):
             return StoredData(open_store(Path(data)))
         return self.images(data)

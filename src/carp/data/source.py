@@ -239,7 +239,7 @@ def unlabelled(source: Named) -> DataError:
         ParquetSource: "add a column 'label'",
         DatasetSource: "let its items be (image, label)",
     }
-    folders = "put its images into one sub-folder per class"
+    folders = "put its images into one sub-folder per class, at least two"
     remedy = next((words for kind, words in remedies.items() if isinstance(source, kind)), folders)
     return DataError(f"{source.name} has no labels: {remedy}.")
 

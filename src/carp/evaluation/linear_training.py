@@ -3,6 +3,7 @@
 Shapes: B images of a step, S members, C classes, F features.
 """
 
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -19,10 +20,11 @@ from carp.checkpoint import Checkpoint, load_newest, save
 from carp.data.crops import CropBatch, Crops
 from carp.data.loader import normalise
 from carp.data.quarantine import Unreadable
-from carp.errors import BadImagesError, DataError
+from carp.errors import BadImagesError, DataError, Interrupted
 from carp.evaluation.inputs import Labels
 from carp.evaluation.linear_grid import LinearGrid, Member, cosine
 from carp.features.extract import Progress
+from carp.training.stop_signal import StopSignal
 
 Precision = Literal["fp32", "bf16"]
 
@@ -109,15 +111,22 @@ class Training:
         """Continue, train to the end, save now and then."""
         total = self.epochs * self.crops.steps_per_epoch
         first, saved = self._continue(), time.monotonic()
-        with self.encode.frozen(), closing(self.crops.batches(first, total)) as batches:
+        with StopSignal() as stop, self.encode.frozen(), closing(self.crops.batches(first, total)) as batches:
             for step, batch in enumerate(batches, start=first):
                 self._step(batch)
-                if time.monotonic() - saved >= self.save_seconds or step + 1 == total:
+                stopped = stop.number  # asked once: what arrives later is seen after the next step
+                if time.monotonic() - saved >= self.save_seconds or step + 1 == total or stopped:
                     self._save(step + 1)
                     saved = time.monotonic()
+                if stopped and step + 1 < total:
+                    raise self._interrupted(step + 1, total, stopped)
                 self.progress(self._images_until(step + 1), self._images_until(total))
         if self._lost:
             self.warn(self._note())
+
+    def _interrupted(self, step: int, total: int, number: int) -> Interrupted:
+        kept = "everything is saved. Run the same command to continue" if self.state else "nothing was kept"
+        return Interrupted(f"stopped by {signal.Signals(number).name} after step {step} of {total}; {kept}.", number)
 
     def _step(self, batch: CropBatch) -> None:
         self._leave_out(batch.unreadable)

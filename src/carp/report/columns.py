@@ -39,7 +39,7 @@ _CAPITALS = frozenset({"nmi", "ami", "ari"})
 _HEADLINE = {
     "knn": r"top1_k20",
     "kmeans": r"nmi|ami|ari",
-    "linear": r"top1",
+    "linear": r"top1(_cached)?",
     "few-shot": r"(map|top1)_(n\d+|full)",
     "retrieval": r"map_(medium|hard)",
     "copy-detection": r"map_strong",

@@ -114,10 +114,15 @@ def _values(result: Result) -> Iterable[tuple[Row, Column, Value]]:
     """The cells of one result."""
     for name, value in result.values.items():
         row, metric = _row_and_metric(result, name)
-        column = column_of(result.protocol, _data(result), metric)
+        column = column_of(result.protocol, _data(result), told_apart(result, metric))
         scale = 100 if column.is_share else 1
         deviation = result.spread.get(name)
         yield row, column, Value(scale * value, None if deviation is None else scale * deviation)
+
+
+def told_apart(result: Result, name: str) -> str:
+    """The name of a value, marked where a protocol has two ways: linear classifiers on stored features."""
+    return f"{name}_cached" if result.protocol == "linear" and result.settings.get("cached") else name
 
 
 def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from carp.evaluation.result import Result
 from carp.report.columns import PROTOCOLS, Column, column_of, data_name, headline_columns
+from carp.report.join import told_apart
 
 
 def print_results(results: Sequence[Result]) -> None:
@@ -18,7 +19,7 @@ def print_results(results: Sequence[Result]) -> None:
     cells: dict[Column, dict[str, tuple[float, float | None]]] = {}
     for result in results:
         for name, value in result.values.items():
-            column = column_of(result.protocol, result.data["train"], name)
+            column = column_of(result.protocol, result.data["train"], told_apart(result, name))
             cells.setdefault(column, {})[_model(result)] = (value, result.spread.get(name))
     columns = list(cells)
     if len({column.protocol for column in columns}) > 1:

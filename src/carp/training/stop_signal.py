@@ -1,6 +1,7 @@
 """Signals that ask a run to stop."""
 
 import signal
+import threading
 from types import FrameType
 from typing import Any, Self
 
@@ -19,6 +20,8 @@ class StopSignal:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
+        if threading.current_thread() is not threading.main_thread():
+            return self  # only the main thread may catch signals
         for number in (signal.SIGTERM, signal.SIGINT):
             self._before[number] = signal.signal(number, self._catch)
         return self
