@@ -73,6 +73,17 @@ def test_different_weights_of_one_name_are_told_apart() -> None:
     assert not notes
 
 
+def test_results_on_other_images_are_told() -> None:
+    def on(test: str, name: str) -> Result:
+        data = {"train": "birds/train", "test": test, "fingerprints": ["1", test]}
+        return Result("knn", {"top1@20": 0.5}, data=data, model={"name": name, "hash": name, "branch": "teacher"})
+
+    same = [at("x", on("birds/test", "a")), at("y", on("birds/test", "b"))]
+    assert not join(same)[2]
+    (note,) = join([*same, at("z", on("birds/few", "c"))])[2]
+    assert "knn on birds: these results were not measured on the same images" in note
+
+
 def test_marks_go_by_the_number_that_is_shown() -> None:
     rows = tuple(Row(name) for name in "abcde")
     numbers = (90.04, 90.01, 80.0, 70.0, 99.0)

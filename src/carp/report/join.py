@@ -94,7 +94,23 @@ def join(sources: Iterable[Source]) -> tuple[list[Row], Cells, list[str]]:
                     "the newest, which is the latter, is shown."
                 )
             cells[cell], origin[cell] = value, source
-    return *_told_apart(rows, cells), notes
+    return *_told_apart(rows, cells), [*notes, *_not_comparable(origin)]
+
+
+def _not_comparable(origin: dict[tuple[Row, Column], Source]) -> list[str]:
+    """A note for every protocol and data whose results were not measured on the same images."""
+    measured: dict[tuple[str, str], set[str]] = {}
+    for (_, column), source in origin.items():
+        data = source.result.data
+        if "fingerprints" in data:
+            on = f"{data['fingerprints']} {data.get('test')}"
+            measured.setdefault((column.protocol, column.data), set()).add(on)
+    return [
+        f"{protocol} on {data}: these results were not measured on the same images (other training or test images, or "
+        "another way to part them), so they do not compare."
+        for (protocol, data), on in measured.items()
+        if len(on) > 1
+    ]
 
 
 def with_averages(cells: Cells, rows: Sequence[Row], columns: Sequence[Column], data: Sequence[str]) -> Cells:
