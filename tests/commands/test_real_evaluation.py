@@ -49,12 +49,12 @@ def test_protocols_agree_with_the_accuracy_of_trained_networks(cifar: Path, name
     train, test, out = cifar / "cifar10" / "train", cifar / "cifar10" / "test", cifar / name
     knn = carp.evaluate("knn", weights, train, test=test, out=out)
     assert knn.values["top1@20"] == pytest.approx(known, abs=0.015)
-    kmeans = carp.evaluate("kmeans", weights, train, test=test, out=out, redos=3, seeds=0)
+    kmeans = carp.evaluate("kmeans", weights, train, test=test, out=out, seeds=0)  # few redos end in poor optima
     assert kmeans.values["accuracy"] == pytest.approx(known, abs=0.02)
     cached = carp.evaluate("linear", weights, train, test=test, out=out, cached=True, epochs=30)
     assert cached.values["top1"] == pytest.approx(known, abs=0.015)
-    crops = carp.evaluate("linear", weights, train, test=test, out=out, epochs=2, lrs=[0.1, 1], weight_decays=0)
-    assert known - 0.06 < crops.values["top1"] < known + 0.015  # crops of 32 pixels are hard to tell apart
+    crops = carp.evaluate("linear", weights, train, test=test, out=out, epochs=4, lrs=[0.1, 1], weight_decays=0)
+    assert known - 0.04 < crops.values["top1"] < known + 0.015  # crops of 32 pixels are hard to tell apart
     few = carp.evaluate("few-shot", weights, train, test=test, out=out, shots=[16, "full"])
     assert few.values["top1@16"] == pytest.approx(known, abs=0.02)
     assert few.values["top1@full"] == pytest.approx(known, abs=0.015)

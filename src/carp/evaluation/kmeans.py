@@ -46,8 +46,13 @@ def kmeans(
         NMI, AMI, ARI, accuracy, homogeneity and completeness on the test features. The details hold every seed, with
         its numbers of clusters that no training and no test image falls into.
     """
-    for name, value in (("iterations", iterations), ("redos", redos), ("the number of seeds", len(seeds))):
-        if value < 1:
+    for name, value in (
+        ("iterations", iterations),
+        ("redos", redos),
+        ("images_per_cluster", images_per_cluster),
+        ("the number of seeds", len(seeds)),
+    ):
+        if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, received {value}.")
     train_norms, test_norms = check_pair(train, test)
     labels, truth, _ = check_classes(train, train_labels, test, test_labels)
