@@ -4,6 +4,7 @@ Only this file knows torch.distributed. A process that waits in vain for another
 processes that end with an error the first one tells it (`first_to_tell`).
 """
 
+import atexit
 import json
 import logging
 import os
@@ -58,6 +59,7 @@ def start(device: torch.device, *, timeout: timedelta = _PATIENCE) -> None:
     store = PrefixStore(f"group {next(_groups)}", _store())  # a second group must not find the first one's marks
     with _explained():
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
+    atexit.register(stop)  # its threads must not outlive the interpreter: now and then that aborts the process
 
 
 def launch(words: Sequence[str], *, processes: int) -> int:
