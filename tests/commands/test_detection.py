@@ -36,11 +36,20 @@ def test_a_run(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
     assert read_result(file).values == before
 
 
+def test_other_parts(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
+    words = ("eval", "detection", run, "--data", voc, "--out", tmp_path, "--device", "cpu", *SMALL)
+    assert cli(*words, "train=2007:trainval", "--test", "2007:trainval,2007:test")[0] == 0
+    (file,) = (tmp_path / "results").iterdir()
+    assert read_result(file).data["test"] == "2007:trainval 2007:test"
+
+
 def test_mistakes(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
     words = ("eval", "detection", run, "--out", tmp_path, "--data")
     assert_one_line(cli(*words, voc, "iteration=3"), "no setting 'iteration'", "Did you mean 'iterations'?")
     assert_one_line(cli(*words, voc, "lr=fast"), "lr must be a valid number", "'fast'")
     assert_one_line(cli(*words, voc, "train=2012:val"), "VOC 2012:val", "No such file")
+    assert_one_line(cli(*words, voc, "--test", "2012:val"), "VOC 2012:val", "No such file")
+    assert_one_line(cli(*words, voc, "--size", 96), "its own sizes of images", "test_size=800")
     assert_one_line(cli(*words, tmp_path / "none"), "there is no folder")
     assert_one_line(cli("eval", "detection", "--data", voc), "give a run folder")
     assert_one_line(cli("eval", "detecton", run, "--data", voc), "Did you mean 'detection'?")

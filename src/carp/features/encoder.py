@@ -239,9 +239,13 @@ def is_weights(model: str | Path) -> bool:
 
 
 def split_weights(model: str | Path) -> tuple[str | None, Path]:
-    """Method (None if it is not named) and file of `METHOD:FILE` or `FILE`."""
+    """Method (None if it is not named) and file of `METHOD:FILE` or `FILE`.
+
+    A method that does not exist is one if its file does: it is misspelt, which the table tells.
+    """
     method, sign, file = str(model).partition(":")
-    return (method, Path(file)) if sign and method in BY_NAME and not Path(model).exists() else (None, Path(model))
+    named = sign and not Path(model).exists() and (method in BY_NAME or Path(file).expanduser().is_file())
+    return (method, Path(file)) if named else (None, Path(model))
 
 
 def _load_weights(model: str, layer: str, size: int | None, resize: int | None, device: str) -> Encoder:
