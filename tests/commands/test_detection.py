@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import carp
 from carp.evaluation.result import read_result
 from tests.commands.conftest import Cli, assert_one_line
 from tests.evaluation.voc_tree import write_voc
@@ -41,6 +42,17 @@ def test_other_parts(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
     assert cli(*words, "train=2007:trainval", "--test", "2007:trainval,2007:test")[0] == 0
     (file,) = (tmp_path / "results").iterdir()
     assert read_result(file).data["test"] == "2007:trainval 2007:test"
+
+
+def test_an_export_stands_for_its_run(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
+    file = carp.export(run, tmp_path / "encoder.safetensors", form="safetensors").path
+    found = []
+    for model, out in ((run, tmp_path / "a"), (file, tmp_path / "b")):
+        assert cli("eval", "detection", model, "--data", voc, "--out", out, "--device", "cpu", *SMALL)[0] == 0
+        found.append(read_result(next((out / "results").iterdir())))
+    assert found[0].model == found[1].model
+    assert found[0].values == found[1].values
+    assert (found[0].model["branch"], found[0].model["epochs"]) == ("teacher", 2)
 
 
 def test_mistakes(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
