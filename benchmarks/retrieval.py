@@ -1,12 +1,10 @@
 """Retrieval and copy detection with real images and real weights.
 
-    python -m benchmarks.retrieval --images roxford5k/jpg --ground-truth gnd_roxford5k.pkl --weights resnet50.pth
-    python -m benchmarks.retrieval --copies ATTACKED --weights resnet50.pth
+    python -m benchmarks.retrieval --images roxford5k/jpg --ground-truth gnd_roxford5k.pkl --model swav:FILE --cache X
+    python -m benchmarks.retrieval --copies ATTACKED --model runs/photos --cache Y
 
-Weights are a ResNet-50 without its classifier in the layout of torchvision; `--stride-in-1x1` is for those where the
-stride sits in the first convolution of a block, as in the original paper, with the deviation of batch norm at 1e-3.
-`--run` takes the teacher of a run instead; with neither the encoder is untrained. Features are kept in `--cache`, and
-images are not encoded again when they are there.
+A model is a run folder, a file of weights, or METHOD:FILE (`carp weights`), as for `carp eval`. Features are kept in
+`--cache`, and images are not encoded again when they are there.
 """
 
 import argparse
@@ -15,7 +13,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import timm
 import torch
 from torch import nn
 
@@ -31,24 +28,6 @@ from carp.features.extract import Features
 from carp.features.scales import THREE_SCALES, Boxes, extract_scales
 
 CPU = torch.device("cpu")
-
-
-def resnet50(weights: Path | None, *, stride_in_1x1: bool) -> nn.Module:
-    """ResNet-50 without classifier; untrained without weights."""
-    torch.manual_seed(0)
-    encoder: nn.Module = timm.create_model("resnet50", num_classes=0)
-    if weights is not None:
-        stored = torch.load(weights, map_location="cpu", weights_only=True)  # noqa: TID251 - tensors only
-        encoder.load_state_dict({name: tensor.float() for name, tensor in stored.items() if "fc." not in name})
-    if stride_in_1x1:
-        for name in ("layer2", "layer3", "layer4"):
-            block = encoder.get_submodule(f"{name}.0")
-            block.get_submodule("conv1").stride = (2, 2)  # type: ignore[assignment]
-            block.get_submodule("conv2").stride = (1, 1)  # type: ignore[assignment]
-        for module in encoder.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eps = 1e-3
-    return encoder
 
 
 def features(
@@ -146,9 +125,8 @@ def main() -> None:
     parser.add_argument("--ground-truth", type=Path, help="gnd_roxford5k.pkl, or JSON")
     parser.add_argument("--copies", type=Path, help="Copydays, or a folder of `carp data attack`")
     parser.add_argument("--distractors", help="images that are no originals; whitening is learned on them, too")
-    parser.add_argument("--weights", type=Path)
-    parser.add_argument("--stride-in-1x1", action="store_true")
-    parser.add_argument("--run", type=Path, help="take the teacher of this run")
+    parser.add_argument("--model", required=True, help="run folder, FILE or METHOD:FILE")
+    parser.add_argument("--branch", default="teacher", help="of a run")
     parser.add_argument("--max-side", type=int, help="make larger images smaller; default: as they are")
     parser.add_argument("--square", type=int, default=SIDE, help="side of the images of copy detection")
     parser.add_argument("--depth", type=int, default=DEPTH, help="results that count in copy detection")
@@ -157,10 +135,7 @@ def main() -> None:
     args = parser.parse_args()
     if (args.ground_truth is None) == (args.copies is None) or (args.images is None) != (args.ground_truth is None):
         parser.error("give --images and --ground-truth, or --copies")
-    if args.run is not None:
-        encoder = carp.load(args.run, device="cpu").module
-    else:
-        encoder = resnet50(args.weights, stride_in_1x1=args.stride_in_1x1)
+    encoder = carp.load(args.model, args.branch, device="cpu").module
     results = revisited(encoder, args) if args.copies is None else copies(encoder, args)
     table(results)
     if args.json:

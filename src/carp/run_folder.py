@@ -68,7 +68,7 @@ def open_run(folder: Path | str) -> Run:
     folder = Path(folder)
     config_path, info_path = folder / "config.yaml", folder / "run.json"
     if not config_path.is_file():
-        what = "there is no folder" if not folder.exists() else "this is not a run folder (no config.yaml):"
+        what = "there is no folder or file" if not folder.exists() else "this is not a run folder (no config.yaml):"
         raise CheckpointError(
             f"{what} {folder}. Give the --out folder of `carp train`; `carp weights` tells which files go in its place."
         )

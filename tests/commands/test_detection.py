@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import carp
 from carp.evaluation.result import read_result
 from tests.commands.conftest import Cli, assert_one_line
 from tests.evaluation.voc_tree import write_voc
@@ -36,11 +37,31 @@ def test_a_run(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
     assert read_result(file).values == before
 
 
+def test_other_parts(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
+    words = ("eval", "detection", run, "--data", voc, "--out", tmp_path, "--device", "cpu", *SMALL)
+    assert cli(*words, "train=2007:trainval", "--test", "2007:trainval,2007:test")[0] == 0
+    (file,) = (tmp_path / "results").iterdir()
+    assert read_result(file).data["test"] == "2007:trainval 2007:test"
+
+
+def test_an_export_stands_for_its_run(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
+    file = carp.export(run, tmp_path / "encoder.safetensors", form="safetensors").path
+    found = []
+    for model, out in ((run, tmp_path / "a"), (file, tmp_path / "b")):
+        assert cli("eval", "detection", model, "--data", voc, "--out", out, "--device", "cpu", *SMALL)[0] == 0
+        found.append(read_result(next((out / "results").iterdir())))
+    assert found[0].model == found[1].model
+    assert found[0].values == found[1].values
+    assert (found[0].model["branch"], found[0].model["epochs"]) == ("teacher", 2)
+
+
 def test_mistakes(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
     words = ("eval", "detection", run, "--out", tmp_path, "--data")
     assert_one_line(cli(*words, voc, "iteration=3"), "no setting 'iteration'", "Did you mean 'iterations'?")
     assert_one_line(cli(*words, voc, "lr=fast"), "lr must be a valid number", "'fast'")
     assert_one_line(cli(*words, voc, "train=2012:val"), "VOC 2012:val", "No such file")
+    assert_one_line(cli(*words, voc, "--test", "2012:val"), "VOC 2012:val", "No such file")
+    assert_one_line(cli(*words, voc, "--size", 96), "its own sizes of images", "test_size=800")
     assert_one_line(cli(*words, tmp_path / "none"), "there is no folder")
     assert_one_line(cli("eval", "detection", "--data", voc), "give a run folder")
     assert_one_line(cli("eval", "detecton", run, "--data", voc), "Did you mean 'detection'?")

@@ -19,7 +19,7 @@ def test_a_run(cli: Cli, run: Path, tmp_path: Path) -> None:
     first, images, use = text.splitlines()
     assert first.startswith(f"safetensors: {out}   read back, features differ by 0.0e+00")
     assert images == "images: 32 px, mean [0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]; features: 16"
-    assert use == f"use: safetensors.torch.load_file('{out}')"
+    assert use == f"use: carp.load('{out}'), or its tensors alone: safetensors.torch.load_file('{out}')"
     student = carp.load(run, "student").module.state_dict()
     found = load_file(out)
     assert found.keys() == student.keys()
@@ -63,3 +63,17 @@ def test_a_folder_that_cannot_be_written(cli: Cli, run: Path, tmp_path: Path) ->
     (tmp_path / "file").write_text("")
     result = cli("export", run, "--format", "safetensors", "--out", tmp_path / "file" / "x.safetensors")
     assert_one_line(result, "cannot write", "x.safetensors: File exists.")
+
+
+def test_an_export_takes_the_place_of_its_run(cli: Cli, run: Path, tmp_path: Path) -> None:
+    """Runs on small images have a stem of CARP's own, which the file describes."""
+    out = tmp_path / "encoder.safetensors"
+    carp.export(run, out, form="safetensors", branch="student")
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+    exported, trained = carp.load(out), carp.load(run, "student")
+    np.testing.assert_array_equal(exported.embed(pixels), trained.embed(pixels))
+    assert exported.description() == trained.description()
+    code, text, err = cli("weights", out)
+    assert (code, err) == (0, "")
+    assert f"carp export: student of the run {run.name}" in text
+    assert "images      32 pixels" in text

@@ -46,6 +46,17 @@ def test_every_image_finds_itself(made: Path, photos: Path) -> None:
         assert [m.similarity for m in one.matches] == sorted((m.similarity for m in one.matches), reverse=True)
 
 
+def test_the_features_stand_for_their_index(cli: Cli, made: Path, photos: Path, tmp_path: Path) -> None:
+    image = next(path for path in sorted(photos.rglob("*")) if path.is_file())
+    for folder in (made, made.parent):
+        code, out, err = cli("search", folder, image, "--k", 1, "--json")
+        assert (code, err) == (0, "")
+        assert json.loads(out)["queries"][0]["results"][0]["image"] == str(image)
+    page = tmp_path / "found.html"
+    assert cli("search", made, image, "--k", 1, "--sheet", page)[0] == 0
+    assert f'<a href="{image.resolve().as_uri()}">' in page.read_text()
+
+
 def test_table_json_and_sheets(cli: Cli, made: Path, photos: Path, tmp_path: Path) -> None:
     query = photos / "again <&> [bold].png"
     code, out, err = cli("search", made, query, photos / "001.png", "--k", 2, "--sheet", tmp_path / "s.png")

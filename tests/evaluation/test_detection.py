@@ -145,7 +145,7 @@ def test_voc_is_read_as_it_is(voc: Path, tmp_path: Path) -> None:
     annotation.write_text(f"<annotation><object><name>unicorn</name>{box.format(3)}</object></annotation>")
     with pytest.raises(DataError, match="has an object 'unicorn', which is no class of VOC"):
         read_voc(tmp_path, ["2007:train"])
-    with pytest.raises(DataError, match=r"cannot read .*VOC2012.*trainval\.txt.*No such file.*train=2007:trainval"):
+    with pytest.raises(DataError, match=r"cannot read .*VOC2012.*trainval\.txt.*No such file.*--test 2007:val"):
         read_voc(tmp_path, ["2012:trainval"])
 
 

@@ -88,6 +88,10 @@ def _eval(
         from carp.commands.detection import detection_branches
         from carp.report.tables import print_results
 
+        if test is not None:  # parts of VOC, as in train=2007:trainval
+            overrides["test"] = test.split(",")
+        if size is not None or resize is not None:
+            raise ConfigError("detection has its own sizes of images: write sizes=[480] and test_size=800.")
         print_results(
             detection_branches(model, data, branches=branch or ["teacher"], out=out, device=device, **overrides)
         )

@@ -83,7 +83,8 @@ def evaluate_detection(
             warn=display.warn,
             **settings,
         )
-    about = {"hash": encoder.origin["weights"], "branch": "" if is_weights(model) else branch}
+    about = {"hash": encoder.origin["weights"], "branch": encoder.origin.get("branch", "")}  # of a run, or its export
+    about |= {"epochs": epochs} if (epochs := encoder.origin.get("epochs")) else {}
     result = replace(
         result,
         data={

@@ -93,6 +93,12 @@ def evaluate(
             raise ConfigError(
                 f"{protocol} has no test images, received {test}: see docs/protocols.md for its settings."
             )
+        if size is not None or resize is not None or precision != "fp32":
+            setting = "side=320 for the square" if protocol == "copies" else "max_side=224 for the longer side"
+            raise ConfigError(
+                f"{protocol} has its own rule for the size of images and computes in fp32: --size, --resize and "
+                f"--precision have no meaning there. Write {setting}."
+            )
         result, origin = run(inputs, data, **settings)
         described = {"train": origin.data["name"], "fingerprints": [origin.data["fingerprint"]]}
     else:

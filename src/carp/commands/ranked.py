@@ -15,7 +15,7 @@ import numpy as np
 from carp.commands.labelled import FEATURES, Inputs
 from carp.data.names import by_name, names_of
 from carp.data.part import Part
-from carp.data.source import Openable, Source, single_labels
+from carp.data.source import Openable, Source, single_labels, unlabelled
 from carp.errors import ConfigError, DataError
 from carp.evaluation.copy_detection import DEPTH, SIDE, copy_detection, read_copies
 from carp.evaluation.ground_truth import SameClass, read_ground_truth, read_relevance
@@ -49,8 +49,8 @@ def retrieve(
     Args:
         inputs: The encoder, and where its features are kept.
         data: The images that are searched; with a published ground truth also the queries.
-        truth: A published ground truth (`gnd_roxford5k.pkl`, or the same as JSON); with `queries` a relevance file
-            (.csv, .json). Without it images of the same class are to be found.
+        truth: A published ground truth (`gnd_roxford5k.pkl`, or the same as JSON); or a relevance file: .csv, with
+            `queries` also .json. Without it images of the same class are to be found.
         queries: Images that ask. Without them every image of `data` asks for the others.
         multi_scale: Three scales instead of one.
         max_side: Larger images are made smaller; None leaves them as they are.
@@ -58,10 +58,11 @@ def retrieve(
         whiten: Other images to learn a whitening on.
         k: Depths at which the precision is taken.
     """
+    _encoder(inputs)
     source = inputs.images(data)
     scales = THREE_SCALES if multi_scale else ONE_SCALE
     extract = partial(_features, inputs, scales=scales, max_side=max_side)
-    if truth is not None and queries is None:
+    if truth is not None and queries is None and Path(truth).suffix.lower() != ".csv":
         published, named_by = read_ground_truth(Path(truth)), str(truth)
         asking: Source = by_name(source, published.queries, named_by=named_by)
         source = by_name(source, published.database, named_by=named_by)
@@ -98,6 +99,9 @@ def find_copies(
     """
     if not isinstance(data, str | Path):
         raise ConfigError("copies takes a folder: Copydays, or one that `carp data attack` made.")
+    _encoder(inputs)
+    if side < 1:
+        raise ConfigError(f"copies: side must be at least 1 pixel, received {side}.")
     found, source = read_copies(Path(data)), inputs.images(data)
     extract = partial(_features, inputs, square=side)
     originals, origin = extract(by_name(source, found.originals, named_by=str(data)))
@@ -113,6 +117,12 @@ def _judged(asking: Source, source: Source, relevance: str | Path | None) -> Seq
     alone = asking is source
     if relevance is not None:
         return read_relevance(Path(relevance), names_of(asking), names_of(source), leave_self_out=alone)
+    for part in (asking, source):
+        if part.labels is None:
+            raise DataError(
+                f"{str(unlabelled(part)).removesuffix('.')}; or say with --truth FILE.csv which images belong to which "
+                "query (docs/protocols.md)."
+            )
     labels = single_labels(asking, "retrieval without a relevance file"), single_labels(source, "retrieval")
     if asking.classes != source.classes:
         raise DataError(f"{asking.name} and {source.name} have different classes: give a relevance file with truth=.")
@@ -133,9 +143,7 @@ def _features(
     boxes: Boxes | None = None,
 ) -> tuple[Features, Origin]:
     """Features of images in their own sizes, found in a store or extracted now."""
-    encoder = inputs.encoder
-    if encoder is None:
-        raise ConfigError("this protocol looks at images in their own sizes: give a run folder or weights.")
+    encoder = _encoder(inputs)
     transform = {
         "scales": list(scales),
         "max_side": max_side,
@@ -155,6 +163,12 @@ def _features(
     with inputs.display.counting(what, len(source)) as progress:
         folder = inputs.folder / FEATURES / origin.key()[:16]
         return fill_store(folder, origin, source, encode, batch_size=size, progress=progress).features, origin
+
+
+def _encoder(inputs: Inputs) -> Encoder:
+    if inputs.encoder is None:
+        raise ConfigError("this protocol looks at images in their own sizes: give a run folder or weights.")
+    return inputs.encoder
 
 
 def _encode(

@@ -14,7 +14,7 @@ from carp.data.source import Openable, is_collection, open_source
 from carp.errors import CheckpointError, ConfigError, DataError, UnreadableImageError
 from carp.features.encoder import Encoder, load, split_weights
 from carp.features.extract import Features, extract
-from carp.features.store import Store, open_store
+from carp.features.store import Store, is_store, open_store
 from carp.features.vector_index import VectorIndex, build_index, open_index, write_index
 from carp.report.found import Found, Match, check_sheet, write_sheet
 from carp.report.thumbnails import Picture, thumbnail
@@ -60,7 +60,7 @@ def search(
     """Find the images of an index that are most similar to query images.
 
     Args:
-        index: A folder of `carp index`.
+        index: A folder of `carp index`, or of the features that it was made of.
         images: Image files, or folders of them.
         k: How many images for each query; ten (or all, if there are fewer) if None.
         model: The encoder that made the features, where it is not where it was then.
@@ -70,7 +70,7 @@ def search(
     """
     if sheet is not None:
         check_sheet(Path(sheet))
-    vectors, store = open_index(Path(index))
+    vectors, store = open_index(_folder(Path(index)))
     if k is not None and not 1 <= k <= len(vectors):
         raise ConfigError(f"k must be from 1 to the {len(vectors):,} images of the index, received {k}.")
     encoder = encoder_of(store, model, device=device)
@@ -84,6 +84,11 @@ def search(
     if sheet is not None:
         _write_sheet(Path(sheet), found, StoredImages(store, data))
     return found
+
+
+def _folder(given: Path) -> Path:
+    """The folder of the index: what is given, or for the features that it was made of, the one inside."""
+    return given / INDEX if is_store(given) else given
 
 
 def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "auto") -> Encoder:
@@ -142,10 +147,15 @@ def _write_sheet(path: Path, found: list[Found], images: StoredImages) -> None:
     rows = []
     for one in found[:_MAX_ROWS]:
         matches = [
-            Picture(images.picture(match.row, match.place), f"{rank}: {match.similarity:.3f}", (match.place,))
+            Picture(
+                images.picture(match.row, match.place),
+                f"{rank}: {match.similarity:.3f}",
+                (match.place,),
+                file=match.place,
+            )
             for rank, match in enumerate(one.matches, start=1)
         ]
-        rows.append([Picture(_query(one.query), "query", (one.query,), first=True), *matches])
+        rows.append([Picture(_query(one.query), "query", (one.query,), first=True, file=one.query), *matches])
     queries = f"{len(found)} queries" if len(found) > 1 else "1 query"
     part = f", the first {_MAX_ROWS}" if len(found) > _MAX_ROWS else ""
     write_sheet(path, f"{queries}{part}: the most similar images", rows)

@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from carp.features.exported import OwnExport, build_own, read_own
 from carp.features.foreign import BY_NAME, METHODS, ForeignWeights, Method, read_foreign
 from carp.report.columns import Column
 from carp.report.join import Row
@@ -53,6 +54,9 @@ def describe_formats() -> str:
 def recognise_file(file: str) -> str:
     """What a file is, as JSON."""
     found = _read(file)
+    if isinstance(found, OwnExport):
+        about = found.about.model_dump()
+        return json.dumps({"path": str(found.path), "method": None, **about}, indent=1, ensure_ascii=False)
     known = {
         "method": found.method.name,
         "also": list(found.also),
@@ -71,6 +75,8 @@ def recognise_file(file: str) -> str:
 def describe_file(file: str) -> str:
     """What a file is, what will be loaded and what is left over, as text."""
     found = _read(file)
+    if isinstance(found, OwnExport):
+        return _describe_own(found)
     method = found.method
     same = f"   (the same layout: {', '.join(found.also)})" if found.also else ""
     lines = [
@@ -86,12 +92,32 @@ def describe_file(file: str) -> str:
     return "\n".join([*lines, f"source      {method.source}"])
 
 
-def _read(file: str) -> ForeignWeights:
+def _read(file: str) -> ForeignWeights | OwnExport:
     """`NAME:FILE`, or a file alone; a colon may belong to the path."""
     name, colon, path = file.partition(":")
     if colon and not Path(file).exists() and (name in BY_NAME or "/" not in name):
         return read_foreign(path, name)
-    return read_foreign(file)
+    own = read_own(Path(file))
+    if own is not None and own.method is None:
+        return own
+    return read_foreign(file, own.method if own else None)
+
+
+def _describe_own(found: OwnExport) -> str:
+    """An encoder of a run; it is built, so that what is printed is known to load."""
+    about, origin = found.about, found.about.origin
+    encoder = build_own(found)
+    options = f" with {json.dumps(about.options)}" if about.options else ""
+    parameters, tensors = sum(p.numel() for p in encoder.parameters()), len(encoder.state_dict())
+    return "\n".join(
+        [
+            f"file        {found.path}",
+            f"format      carp export: {origin.get('branch', 'encoder')} of the run {origin.get('run', 'unknown')}",
+            f"encoder     {about.architecture}{options}, {parameters:,} parameters in {tensors} tensors",
+            f"images      {about.size} pixels, ImageNet's mean and deviation",
+            f"trained on  {origin.get('images', 'unknown')}, {origin.get('epochs', 'unknown')} epochs",
+        ]
+    )
 
 
 def _published(method: Method) -> dict[str, float]:

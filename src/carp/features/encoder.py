@@ -19,6 +19,7 @@ from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, Source, is_collection, open_source
 from carp.device import choose_device
 from carp.errors import CheckpointError, ConfigError, DataError, UnreadableImageError, nearest
+from carp.features.exported import OwnExport, build_own, read_own
 from carp.features.extract import Features, Precision, Progress, extract, feature_batches, usual_resize
 from carp.features.foreign import BY_NAME, foreign_encoder
 from carp.features.layers import ENCODER, PROJECTOR, NamedLayer, weights_hash
@@ -192,7 +193,8 @@ def load(
     """Load the encoder of a run, or released weights of another method.
 
     Args:
-        model: A run folder, a file of weights, or `METHOD:FILE` (`carp weights` lists the methods).
+        model: A run folder, a file of weights (also one that `carp export` wrote as safetensors or for torchvision),
+            or `METHOD:FILE` (`carp weights` lists the methods).
         branch: Of a run: the teacher, the student, or to compare with: the encoder that the run started from
             (`untrained`), no encoder at all (`raw pixels`, of images no larger than 32 pixels). Weights have no
             branches; for them `load("swav", FILE)` is another way to write `load("swav:FILE")`.
@@ -237,16 +239,23 @@ def is_weights(model: str | Path) -> bool:
 
 
 def split_weights(model: str | Path) -> tuple[str | None, Path]:
-    """Method (None if it is not named) and file of `METHOD:FILE` or `FILE`."""
+    """Method (None if it is not named) and file of `METHOD:FILE` or `FILE`.
+
+    A method that does not exist is one if its file does: it is misspelt, which the table tells.
+    """
     method, sign, file = str(model).partition(":")
-    return (method, Path(file)) if sign and method in BY_NAME and not Path(model).exists() else (None, Path(model))
+    named = sign and not Path(model).exists() and (method in BY_NAME or Path(file).expanduser().is_file())
+    return (method, Path(file)) if named else (None, Path(model))
 
 
 def _load_weights(model: str, layer: str, size: int | None, resize: int | None, device: str) -> Encoder:
     method, file = split_weights(model)
     if layer == PROJECTOR:
         raise CheckpointError(f"{file} is loaded without its projector: take --layer encoder, or a layer by name.")
-    module, weights = foreign_encoder(file.expanduser(), method)
+    own = None if method else read_own(file.expanduser())
+    if own is not None and own.method is None:
+        return _load_export(own, layer, size, resize, device)
+    module, weights = foreign_encoder(file.expanduser(), method or (own.method if own else None))
     return Encoder(
         _output(module, layer),
         size=weights.method.size if size is None else size,
@@ -255,6 +264,22 @@ def _load_weights(model: str, layer: str, size: int | None, resize: int | None, 
         layer=layer,
         resize=resize,
         path=f"{weights.method.name}:{file.expanduser().resolve()}",
+    )
+
+
+def _load_export(own: OwnExport, layer: str, size: int | None, resize: int | None, device: str) -> Encoder:
+    """What `carp export` wrote of a run: the same encoder, known by the run's name."""
+    about, origin = own.about, own.about.origin
+    return Encoder(
+        _output(build_own(own), layer),
+        size=about.size if size is None else size,
+        device=choose_device(device),
+        name=str(origin.get("run", own.path.name.partition(".")[0])),
+        branch=str(origin.get("branch", "")),
+        layer=layer,
+        epochs=origin.get("epochs"),
+        resize=about.resize if size is None and resize is None else resize,
+        path=str(own.path.resolve()),
     )
 
 

@@ -24,8 +24,10 @@ _OTHER_DATA = {
 }
 _PER_CLASS = "mean_per_class"
 _BEST_ON_TEST = "best_top1_on_test"
+_MICRO_AP = "micro_ap"
 _WORDS = {
     _BEST_ON_TEST: "best top-1 on the test images",
+    _MICRO_AP: "micro AP",
     "top1": "top-1",
     "top5": "top-5",
     _PER_CLASS: "mean per class",
@@ -80,7 +82,7 @@ class Column:
     @property
     def parts(self) -> list[str]:
         """The name of the value taken apart: `mean_per_class_k20` is `mean_per_class` and `k20`."""
-        return re.findall(rf"{_PER_CLASS}|{_BEST_ON_TEST}|[^_]+", self.metric)
+        return re.findall(rf"{_PER_CLASS}|{_BEST_ON_TEST}|{_MICRO_AP}|[^_]+", self.metric)
 
     def __str__(self) -> str:
         return f"{self.protocol} {self.data} {self.metric}"
@@ -146,6 +148,8 @@ def _word(part: str) -> str:
     numbered = re.fullmatch(r"([kn])(\d+)", part)
     if numbered:
         return f"{numbered[1]} = {numbered[2]}"
+    if depth := re.fullmatch(r"mp(\d+)", part):
+        return f"mP@{depth[1]}"
     return part.upper() if part in _CAPITALS else _WORDS.get(part, part)
 
 

@@ -109,7 +109,7 @@ def print_copies(found: CopiesFound) -> None:
         return
     table = Table()
     for name, justify in (("group", "right"), ("similarity", "right"), ("size", "left"), ("image", "left")):
-        table.add_column(name, justify="right" if justify == "right" else "left")
+        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")  # names stay whole
     for number, group in enumerate(found.groups[:_FIRST], start=1):
         for place, member in enumerate(group.members):
             head = str(number) if place == 0 else ""
@@ -141,6 +141,7 @@ def _pictures(group: Group, picture: Callable[[Member], Image.Image | None]) -> 
             f"keep, {_similarity(member)}" if number == 0 else _similarity(member),
             (member.size(), member.place),
             first=number == 0,
+            file=member.place,
         )
         for number, member in enumerate(group.members)
     ]

@@ -39,10 +39,10 @@ class Found:
 def print_found(found: Sequence[Found]) -> None:
     """A table, a row an image that was found."""
     table = Table()
-    table.add_column("query")
+    table.add_column("query", overflow="fold")  # names stay whole
     table.add_column("", justify="right")
     table.add_column("similarity", justify="right")
-    table.add_column("image")
+    table.add_column("image", overflow="fold")
     for one in found:
         for rank, match in enumerate(one.matches, start=1):
             query = Text(one.query if rank == 1 else "")  # as text, as brackets in names are no markup

@@ -18,9 +18,10 @@ _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; padding: 0 1.5rem; max-width: 80rem }
 h1 { font-size: 1.4rem; margin: 0 0 .3rem }
 h2 { font-size: 1rem; margin: 0 0 .6rem }
-section { border-top: 1px solid var(--line); padding: 1rem 0 }
-.row { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start }
-figure { margin: 0; width: 164px }
+main { display: flex; flex-wrap: wrap; gap: 0 2rem; align-items: stretch; margin-top: 1rem }
+section { border-top: 1px solid var(--line); padding: 1rem 0; flex: 0 1 auto }
+.row { display: flex; flex-wrap: wrap; align-items: flex-start }
+figure { margin: 0 1rem 1rem 0; width: 164px }
 figure .frame { height: 164px; display: flex; align-items: center; justify-content: center; background: #8882 }
 figure.first .frame { outline: 3px solid var(--good) }
 img { max-width: 160px; max-height: 160px }
@@ -40,6 +41,8 @@ class Picture:
     lines: tuple[str, ...] = ()
     first: bool = False
     """Whether it is marked: the query, or the one to keep."""
+    file: str = ""
+    """Opened by a click on the picture, if there is such a file."""
 
 
 def thumbnail(pixels: Pixels, side: int = SIDE) -> Image.Image:
@@ -58,6 +61,8 @@ def figure(picture: Picture) -> str:
         file = io.BytesIO()
         picture.image.save(file, "JPEG", quality=80)
         inside = f'<img src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}" alt="" />'
+        if picture.file and Path(picture.file).is_file():
+            inside = f'<a href="{escape(Path(picture.file).resolve().as_uri())}">{inside}</a>'
     head = f'<b class="good">{shown(picture.head)}</b>' if picture.first else f"<b>{shown(picture.head)}</b>"
     below = "".join(f"<br />{shown(line)}" for line in picture.lines)
     mark = ' class="first"' if picture.first else ""
@@ -77,8 +82,9 @@ def write_page(path: Path, title: str, notes: list[str], sections: list[str]) ->
         f"<style>{escape(_STYLE, quote=False)}</style></head><body>",
         f"<h1>{shown(title)}</h1>",
         *(f"<p>{shown(note)}</p>" for note in notes),
+        "<main>",
         *sections,
-        "</body></html>\n",
+        "</main></body></html>\n",
     ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

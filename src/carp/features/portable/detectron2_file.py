@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from carp.features.exported import MARK
 from carp.features.foreign.architecture import COUNTER
-from carp.features.portable.encoder import MARK, Portable
+from carp.features.portable.encoder import Portable
 from carp.features.portable.same_network import torchvision_name, torchvision_network
 
 _AUTHOR = "__author__"

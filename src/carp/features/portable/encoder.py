@@ -12,6 +12,7 @@ from carp.config import Config
 from carp.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from carp.errors import CheckpointError
 from carp.features.encoder import is_weights, load, split_weights
+from carp.features.exported import OwnExport, build_own, read_own, without_reading
 from carp.features.extract import usual_resize
 from carp.features.foreign import ForeignWeights, foreign_encoder
 from carp.features.foreign.encoder import OwnNormalisation
@@ -19,7 +20,6 @@ from carp.features.layers import weights_hash
 from carp.model.encoder import num_features
 from carp.run_folder import open_run
 
-MARK = "carp"  # tells a file that CARP wrote from others
 Three = tuple[float, float, float]
 _TIMM_NAMES: dict[tuple[bool, tuple[int, ...]], str] = {
     (False, (2, 2, 2, 2)): "resnet18",
@@ -75,7 +75,10 @@ def open_portable(model: str | Path, branch: str = "teacher") -> Portable:
     """The encoder of a run folder, or of weights (`FILE`, `METHOD:FILE`)."""
     if is_weights(model):
         method, file = split_weights(model)
-        return _of_weights(*foreign_encoder(file.expanduser(), method))
+        own = None if method else read_own(file.expanduser())
+        if own is not None and own.method is None:
+            return _of_export(own)
+        return _of_weights(*foreign_encoder(file.expanduser(), method or (own.method if own else None)))
     if branch == "raw pixels":
         raise CheckpointError("branch 'raw pixels' has no encoder to export: give teacher, student or untrained.")
     encoder, run = load(model, branch, device="cpu"), open_run(model)
@@ -89,8 +92,19 @@ def open_portable(model: str | Path, branch: str = "teacher") -> Portable:
     config = run.config
     module = encoder.module.requires_grad_(False)
     return Portable(
-        module, encoder.size, encoder.resize, config.encoder, dict(config.encoder_options), origin | _stem(config)
+        module,
+        encoder.size,
+        encoder.resize,
+        config.encoder,
+        without_reading(config.encoder_options),
+        origin | _stem(config),
     )
+
+
+def _of_export(own: OwnExport) -> Portable:
+    """An encoder that was exported before, on its way into another format."""
+    module, about = build_own(own).requires_grad_(False), own.about
+    return Portable(module, about.size, about.resize, about.architecture, without_reading(about.options), about.origin)
 
 
 def _stem(config: Config) -> dict[str, Any]:

@@ -41,7 +41,7 @@ FORMATS = (
     ),
     Format(
         "safetensors", ".safetensors", safetensors_file.write, safetensors_file.reload, safetensors_file.is_own,
-        "safetensors.torch.load_file('{path}')",
+        "carp.load('{path}'), or its tensors alone: safetensors.torch.load_file('{path}')",
     ),
     Format(
         "onnx", ".onnx", onnx_file.write, onnx_file.reload, onnx_file.is_own,

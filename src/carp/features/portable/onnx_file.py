@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from carp.errors import MissingExtraError
-from carp.features.portable.encoder import MARK, Portable
+from carp.features.exported import MARK
+from carp.features.portable.encoder import Portable
 from carp.features.portable.probes import takes_other_sizes
 
 _INPUT, _OUTPUT = "images", "features"

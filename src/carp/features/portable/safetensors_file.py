@@ -8,7 +8,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from carp.features.portable.encoder import MARK, Portable
+from carp.features.exported import MARK
+from carp.features.portable.encoder import Portable
 
 
 def write(portable: Portable, path: Path) -> None:

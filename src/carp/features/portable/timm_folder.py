@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from carp.errors import ModelError
-from carp.features.portable.encoder import MARK, Portable
+from carp.features.exported import MARK
+from carp.features.portable.encoder import Portable
 from carp.features.portable.same_network import first_difference, layers_of
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"

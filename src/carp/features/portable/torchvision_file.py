@@ -7,19 +7,17 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from carp.features.exported import MARK, METADATA, SIGNATURE
 from carp.features.foreign.safe_file import read_checkpoint
-from carp.features.portable.encoder import MARK, Portable
+from carp.features.portable.encoder import Portable
 from carp.features.portable.same_network import torchvision_name, torchvision_network
-
-_METADATA = "_metadata"  # where PyTorch keeps the versions of modules in a state dict; `load_state_dict` skips the rest
-_SIGNATURE = b'"written_by": "CARP '
 
 
 def write(portable: Portable, path: Path) -> None:
     """Write the state dict; what is to be known about it lies in its metadata, where no loader stumbles on it."""
     torchvision_name(portable.module)
     state = OrderedDict((name, tensor.clone()) for name, tensor in portable.module.state_dict().items())
-    setattr(state, _METADATA, OrderedDict({"": {"version": 1, MARK: portable.about_text()}}))
+    setattr(state, METADATA, OrderedDict({"": {"version": 1, MARK: portable.about_text()}}))
     with path.open("wb") as file:  # by its name, PyTorch would refuse some
         torch.save(state, file)
 
@@ -36,6 +34,6 @@ def is_own(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-            return any(_SIGNATURE in archive.read(name) for name in pickles)
+            return any(SIGNATURE in archive.read(name) for name in pickles)
     except (OSError, ValueError, zipfile.BadZipFile):
         return False
