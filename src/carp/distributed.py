@@ -88,14 +88,18 @@ def barrier() -> None:
     """Wait until every process is here."""
     if world_size() == 1:
         return
-    start(torch.device("cpu"))
-    with _explained():
+    with _together():
         dist.all_reduce(torch.zeros(1))  # unlike a barrier of NCCL it needs no device
 
 
 def share(number: int, of_rank: int) -> tuple[int, int]:
     """First and last of `number` consecutive things that are one process's, as even as possible."""
     return number * of_rank // world_size(), number * (of_rank + 1) // world_size()
+
+
+def own_share(number: int) -> slice:
+    """Those of `number` consecutive things that are this process's."""
+    return slice(*share(number, rank()))
 
 
 def largest_share(number: int) -> int:
@@ -107,7 +111,7 @@ def add_up(tensors: Sequence[Tensor]) -> None:
     """Replace every tensor by its sum over all processes; small ones travel together."""
     if world_size() == 1:
         return
-    with _explained():
+    with _together():
         for bucket in _buckets(tensors):
             if len(bucket) == 1 and bucket[0].is_contiguous():
                 dist.all_reduce(bucket[0])
@@ -138,7 +142,7 @@ def largest(numbers: Sequence[int]) -> list[int]:
     if world_size() == 1:
         return list(numbers)
     all_numbers = torch.tensor(numbers, dtype=torch.int64)
-    with _explained():
+    with _together():
         dist.all_reduce(all_numbers, op=dist.ReduceOp.MAX)
     return [int(number) for number in all_numbers]
 
@@ -151,7 +155,7 @@ def join_rows(rows: Tensor) -> Tensor:
     padded = rows.new_zeros(max(counts), *rows.shape[1:])
     padded[: len(rows)] = rows
     joined = rows.new_empty(len(counts) * len(padded), *rows.shape[1:])
-    with _explained():
+    with _together():
         dist.all_gather_into_tensor(joined, padded)
     return torch.cat([part[:own] for part, own in zip(torch.split(joined, len(padded)), counts, strict=True)])
 
@@ -161,7 +165,7 @@ def join_rows_at_first(rows: Tensor) -> Tensor:
     if world_size() == 1:
         return rows
     joined = rows.new_empty(world_size(), *rows.shape) if is_first() else None
-    with _explained():
+    with _together():
         dist.gather(rows.contiguous(), list(joined.unbind()) if joined is not None else None, dst=0)
     return rows if joined is None else joined.flatten(0, 1)
 
@@ -177,7 +181,7 @@ def add_up_own_rows(rows: Tensor, own: int) -> Tensor:
 def exchange_rows(rows: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> Tensor:
     """Send the first `to_send[0]` rows to process 0, the next to process 1, …; return what the others sent."""
     received = rows.new_empty(sum(to_receive), *rows.shape[1:])
-    with _explained():
+    with _together():
         dist.all_to_all_single(received, rows.contiguous(), list(to_receive), list(to_send))
     return received
 
@@ -198,7 +202,7 @@ def gather(value: Any) -> list[Any]:
 def _counts(own: int) -> list[int]:
     counts = torch.zeros(world_size(), dtype=torch.int64)
     counts[rank()] = own
-    with _explained():
+    with _together():
         dist.all_reduce(counts)
     return [int(number) for number in counts]
 
@@ -258,6 +262,14 @@ def _wait_for(condition: Callable[[], bool], end: float) -> None:
         if time.monotonic() > end:
             raise RuntimeError("timed out")
         time.sleep(0.02)
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Something that all processes do at once; joins them if that was not done."""
+    start(torch.device("cpu"))
+    with _explained():
+        yield
 
 
 @contextmanager

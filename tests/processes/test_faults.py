@@ -30,7 +30,8 @@ def test_a_full_disk_of_the_first_process_stops_all_and_is_told_once(folder: Pat
     assert "cannot write the checkpoint" in line
     assert output.count("Traceback") == 1, "torchrun's own, and none of ours"
     assert "ChildFailedError" in output.rpartition("Traceback")[2]
-    assert steps_of(out) == []
+    assert steps_of(out) == [5]
+    assert checkpoint.load(out / "checkpoints" / "step-00000005").step == 5, "the one before is whole"
 
 
 @pytest.mark.slow

@@ -50,6 +50,8 @@ def _train(
         for line in plan(data, recipe, **overrides):
             typer.echo(line)
         return
+    if submit is not None and procs > 1:
+        raise ConfigError(f"--procs is for this machine: with --submit write 'tasks={procs}' (processes on a node).")
     if submit is not None:
         from carp.commands.submit import Job, parse_resources
         from carp.commands.submit import submit as queue

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from carp import distributed
 from carp.config import Config
@@ -147,6 +148,7 @@ def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], work
             dataset,
             batch_sampler=items,
             num_workers=workers,
+            persistent_workers=workers > 0,  # so that torch ends them at the interpreter's exit, if nobody did before
             collate_fn=_as_it_is,
             worker_init_fn=_leave_signals_to_parent,
         )
@@ -154,7 +156,10 @@ def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], work
     try:
         yield from loaded
     finally:
-        del loaded  # the workers end with their iterator, not when the interpreter does
+        # Now, and not with the last reference, which a traceback may hold until the interpreter exits: there workers
+        # are sent a signal that they do not heed, and waited for
+        if isinstance(loaded, _MultiProcessingDataLoaderIter):
+            loaded._shutdown_workers()
 
 
 def _leave_signals_to_parent(_worker: int) -> None:
