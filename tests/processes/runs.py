@@ -109,7 +109,7 @@ def evaluation(folder: Path) -> None:
         (folder / "evaluated.json").write_text(json.dumps(found))
     with (
         before_call(TwoGrids, "step", 5, lambda: os.kill(os.getpid(), signal.SIGTERM)),
-        pytest.raises(Interrupted, match="stopped by SIGTERM after step 5 of 9; everything is saved"),
+        pytest.raises(Interrupted, match="stopped by SIGTERM after step 5 of 15; everything is saved"),
     ):
         evaluate_all(folder, folder / "interrupted", only=["linear"])
 
@@ -120,7 +120,7 @@ def evaluate_all(
     """The numbers of every protocol that processes share; with features in `out`."""
     model, data = folder / "evaluated-run", folder / "labelled"
     options: dict[str, Any] = {"out": out, "device": "cpu"}
-    small: dict[str, Any] = {"epochs": 3, "batch_size": 31, "lrs": (0.1, 1.0)}
+    small: dict[str, Any] = {"epochs": 5, "batch_size": 31, "lrs": (10, 100)}
     ways: dict[str, Callable[[], Any]] = {
         "large": lambda: large_knn().values,
         "embed": lambda: float(carp.embed(model, data, out / "embedded", batch_size=16, device="cpu").features.sum()),
@@ -129,7 +129,7 @@ def evaluate_all(
         "cached": lambda: plain(carp.evaluate("linear", model, data, cached=True, **options, **small)),
         "one": lambda: plain(
             carp.evaluate(
-                "linear", model, data, cached=True, **options, **small | {"lrs": 0.1},
+                "linear", model, data, cached=True, **options, **small | {"lrs": 10},
                 optimisers="sgd", weight_decays=0,
             )
         ),

@@ -9,6 +9,7 @@ batch.
 Shapes: V views, B images, S side of a view.
 """
 
+import atexit
 import signal
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -148,18 +149,23 @@ def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], work
             dataset,
             batch_sampler=items,
             num_workers=workers,
-            persistent_workers=workers > 0,  # so that torch ends them at the interpreter's exit, if nobody did before
             collate_fn=_as_it_is,
             worker_init_fn=_leave_signals_to_parent,
         )
         loaded = iter(loader)
+    # The workers end here or at exit, not with the last reference, which a traceback may hold: multiprocessing would
+    # send them a signal that they do not heed, and wait
+    end = loaded._shutdown_workers if isinstance(loaded, _MultiProcessingDataLoaderIter) else _nothing
+    atexit.register(end)
     try:
         yield from loaded
     finally:
-        # Now, and not with the last reference, which a traceback may hold until the interpreter exits: there workers
-        # are sent a signal that they do not heed, and waited for
-        if isinstance(loaded, _MultiProcessingDataLoaderIter):
-            loaded._shutdown_workers()
+        atexit.unregister(end)
+        end()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _leave_signals_to_parent(_worker: int) -> None:
