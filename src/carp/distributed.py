@@ -7,6 +7,7 @@ processes that end with an error the first one tells it (`first_to_tell`).
 import json
 import logging
 import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -61,18 +62,26 @@ def start(device: torch.device, *, timeout: timedelta = _PATIENCE) -> None:
 
 
 def launch(words: Sequence[str], *, processes: int) -> int:
-    """Run a program in several processes of this machine with torchrun; the exit code of the first that fails, or 0."""
+    """Run a program in several processes of this machine with torchrun; the exit code of the first that fails, or 0.
+
+    Raises if it was killed.
+    """
     from torch.distributed import run as torchrun  # noqa: PLC0415 - slow, and only the launcher needs it
     from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # a report of every failure, with tracebacks
+    logging.disable()  # torchrun's report of every failure and signal; this process does nothing else
     options = ["--standalone", f"--nproc-per-node={processes}"]
     try:
         torchrun.run(torchrun.parse_args([*options, *words]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
-        _, failure = error.get_first_failure()
-        return failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
+        process, failure = error.get_first_failure()
+        if failure.exitcode < 0:  # it could not tell by itself
+            raise ProcessError(
+                f"process {process} of {processes} was ended by {signal.Signals(-failure.exitcode).name}, by hand or "
+                "because the memory was full. The same command continues the run."
+            ) from None
+        return failure.exitcode
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import assert_same_run, steps_of
-from tests.processes.conftest import ENVIRONMENT, distance, losses, torchrun
+from tests.processes.conftest import ENVIRONMENT, distance, losses, own_lines, torchrun
 
 
 def carp_words(folder: Path, out: Path, *words: str) -> list[str]:
@@ -68,27 +68,40 @@ def test_ctrl_c_stops_all_after_one_save_and_is_told_once(folder: Path, tmp_path
         os.killpg(process.pid, signal.SIGINT)
         code, said = process.wait(timeout=60), file.read_text()
     assert code == 130, said
-    assert said.count("everything is saved") == 1
-    assert "Traceback" not in said
+    (line,) = own_lines(said)
     (step,) = steps_of(tmp_path / "run")
-    assert f"stopped by SIGINT after step {step} of 1600" in said
+    assert f"stopped by SIGINT after step {step} of 1600; everything is saved" in line
+    assert "Traceback" not in said
+    assert "death signal" not in said, "torchrun's own words"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_to_one_process_ends_all_and_is_told_once(
-    folder: Path, tmp_path: Path, number: signal.Signals
-) -> None:
+def test_sigterm_to_one_process_stops_all_after_one_save_and_is_told_once(folder: Path, tmp_path: Path) -> None:
     with running(folder, tmp_path / "run") as (process, file):
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert len(children) == 2
-        os.kill(int(children[1]), number)
+        os.kill(processes_of(process)[1], signal.SIGTERM)
         code, said = process.wait(timeout=60), file.read_text()
-    assert code != 0
+    assert code == 143, said
+    (line,) = own_lines(said)
+    assert "everything is saved" in line
+    assert len(steps_of(tmp_path / "run")) == 1
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_all_and_is_named(folder: Path, tmp_path: Path) -> None:
+    with running(folder, tmp_path / "run") as (process, file):
+        os.kill(processes_of(process)[1], signal.SIGKILL)
+        code, said = process.wait(timeout=60), file.read_text()
+    assert code == 6, said
+    lost, killed = own_lines(said)
+    assert "process 0 of 2 lost another one" in lost
+    assert "process 1 of 2 was ended by SIGKILL" in killed
     assert "Traceback" not in said
-    (line,) = (line for line in said.splitlines() if line.startswith("carp: "))
-    assert ("everything is saved" if number == signal.SIGTERM else "lost another one") in line
-    assert len(steps_of(tmp_path / "run")) == (number == signal.SIGTERM)
+
+
+def processes_of(launcher: subprocess.Popen[str]) -> list[int]:
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    assert len(children) == 2
+    return [int(pid) for pid in children]
 
 
 @pytest.mark.slow
@@ -134,6 +147,6 @@ def test_a_mistake_is_told_once(folder: Path, tmp_path: Path, words: list[str], 
 def test_a_full_disk_is_told_once_and_nothing_else(folder: Path, tmp_path: Path) -> None:
     code, said = carp(folder, tmp_path / "run", "--procs", "2", file_limit=20_000)
     assert code == 2, said
-    (line,) = (line for line in said.splitlines() if line.startswith("carp: "))
+    (line,) = own_lines(said)
     assert "cannot write the checkpoint" in line
     assert "Traceback" not in said

@@ -6,11 +6,7 @@ import pytest
 
 from carp import checkpoint
 from tests.helpers import assert_same_run, steps_of
-from tests.processes.conftest import torchrun
-
-
-def own_lines(output: str) -> list[str]:
-    return [line for line in output.splitlines() if line.startswith("carp: ")]
+from tests.processes.conftest import own_lines, torchrun
 
 
 def test_a_killed_process_is_started_again_and_nothing_differs_and_a_hang_is_told(folder: Path) -> None:
