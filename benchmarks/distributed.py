@@ -184,7 +184,8 @@ def torchrun(processes: int, *words: object, restarts: int = 0, threads: int = 1
         f"--nproc-per-node={processes}",
     ]
     command += [f"--max-restarts={restarts}", "-m", "benchmarks.distributed", "--inside", *map(str, words)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    # In a network namespace torch warns that it cannot find a name for the address
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, **options)
 
 

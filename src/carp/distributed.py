@@ -27,6 +27,7 @@ from carp.errors import ProcessError
 
 _PATIENCE = timedelta(hours=12)  # of a task without a time-out: one process may wait for the slowest part of another
 _SECONDS_TO_MEET = 600.0  # from the start of the first process to that of the last
+_SECONDS_TO_END = 120  # after a signal: a step and a checkpoint; then torchrun kills what is left
 _groups = count()
 _BUCKET_BYTES = 2**25  # tensors travel together in parcels of about this size
 
@@ -71,7 +72,7 @@ def launch(words: Sequence[str], *, processes: int) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
     logging.disable()  # torchrun's report of every failure and signal; this process does nothing else
-    options = ["--standalone", f"--nproc-per-node={processes}"]
+    options = ["--standalone", f"--nproc-per-node={processes}", f"--shutdown-timeout={_SECONDS_TO_END}"]
     try:
         torchrun.run(torchrun.parse_args([*options, *words]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
