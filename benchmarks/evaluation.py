@@ -10,8 +10,6 @@ from JPEGs of 500 × 375 to features of a ResNet-18 at 224 pixels, beside the en
 Contenders take turns; the best time of each counts.
 """
 
-import argparse
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.encoding import measure_embed, measure_linear_images
-from benchmarks.shared import Measures, judged, take_turns
+from benchmarks.shared import Measure, Measures, measures_parser, print_measures, take_turns
 from carp.evaluation.kmeans import kmeans
 from carp.evaluation.knn import knn
 from carp.evaluation.linear_grid import LinearGrid, cosine, fit, make_grid, shuffled
@@ -174,7 +172,7 @@ def measure_grid(quick: bool, rounds: int) -> Measures:
     }
 
 
-MEASURES: dict[str, Callable[[bool, int], Measures]] = {
+MEASURES: dict[str, Measure] = {
     "knn": measure_knn,
     "kmeans": measure_kmeans,
     "grid": measure_grid,
@@ -185,25 +183,12 @@ MEASURES: dict[str, Callable[[bool, int], Measures]] = {
 
 def main() -> None:
     """Parse the command line and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer queries and images")
-    parser.add_argument("--json", action="store_true", help="the measures with a target as the last line")
-    parser.add_argument("--only", nargs="+", choices=MEASURES, default=list(MEASURES), help="some of the measures")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser = measures_parser(__doc__, MEASURES, rounds=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     faiss.omp_set_num_threads(arguments.threads)
-    print("| measure | value | target |\n| --- | --- | --- |", flush=True)
-    targets: dict[str, dict[str, float | bool]] = {}
-    for chosen in arguments.only:
-        for name, (value, target, at_least) in MEASURES[chosen](arguments.quick, arguments.rounds).items():
-            wanted = "" if target is None else f"{'≥' if at_least else '≤'} {target:g}"
-            print(f"| {name} | {value:.3g} | {wanted} |", flush=True)
-            if target is not None:
-                targets[name] = judged(value, target, at_least=at_least)
-    if arguments.json:
-        print(json.dumps(targets))
+    print_measures(MEASURES, arguments)
 
 
 if __name__ == "__main__":

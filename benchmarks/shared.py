@@ -1,9 +1,10 @@
-"""What the benchmarks that train share: parts of a data set, k-NN of encoders, results that survive an interruption."""
+"""What benchmarks share: parts of a data set, k-NN of encoders, results that survive an interruption, tables."""
 
+import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from carp.training.run_log import read_metrics
 
 CPU = torch.device("cpu")
 Measures = dict[str, tuple[float, float | None, bool]]  # rows of a table: value, target, whether larger is better
+Measure = Callable[[bool, int], Measures]  # (quick, rounds)
 
 
 def part(source: ArraySource, first: int, last: int) -> ArraySource:
@@ -56,6 +58,30 @@ def knn_of(encoders: dict[str, nn.Module], size: int, bank: ArraySource, queries
 def judged(value: float, target: float, *, at_least: bool) -> dict[str, float | bool]:
     """A measure beside its target, as every benchmark prints it with --json."""
     return {"value": round(value, 3), "target": target, "ok": value >= target if at_least else value <= target}
+
+
+def measures_parser(description: str | None, names: Iterable[str], *, rounds: int) -> argparse.ArgumentParser:
+    """The options of a benchmark that is a list of measures."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="less of everything")
+    parser.add_argument("--json", action="store_true", help="the measures with a target as the last line")
+    parser.add_argument("--only", nargs="+", choices=list(names), default=list(names), help="some of the measures")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    return parser
+
+
+def print_measures(measures: dict[str, Measure], arguments: argparse.Namespace) -> None:
+    """Take the measures that were asked for and print their table, each row when it is known."""
+    print("| measure | value | target |\n| --- | --- | --- |", flush=True)
+    targets: dict[str, dict[str, float | bool]] = {}
+    for chosen in arguments.only:
+        for name, (value, target, at_least) in measures[chosen](arguments.quick, arguments.rounds).items():
+            wanted = "" if target is None else f"{'≥' if at_least else '≤'} {target:g}"
+            print(f"| {name} | {value:.4g} | {wanted} |", flush=True)
+            if target is not None:
+                targets[name] = judged(value, target, at_least=at_least)
+    if arguments.json:
+        print(json.dumps(targets))
 
 
 def take_turns(contenders: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:

@@ -40,6 +40,7 @@ CARP_VARIANTS: dict[str, dict[str, Any]] = {
     "carp": {},
     "carp, fixed partition": {"partition": "fixed"},
     "carp, no teacher": {"teacher_momentum": 0},
+    "carp, 4 shards": {"prototypes": "sharded", "prototype_shards": 4},
     "carp, paper's settings": {
         "entropy_weight": 1.0,
         "embedding_length": None,

@@ -8,6 +8,7 @@ import atexit
 import json
 import logging
 import os
+import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from carp.errors import ProcessError
 
 _PATIENCE = timedelta(hours=12)  # of a task without a time-out: one process may wait for the slowest part of another
 _SECONDS_TO_MEET = 600.0  # from the start of the first process to that of the last
+_SECONDS_TO_END = 120  # after a signal: a step and a checkpoint; then torchrun kills what is left
 _groups = count()
 _BUCKET_BYTES = 2**25  # tensors travel together in parcels of about this size
 
@@ -63,18 +65,26 @@ def start(device: torch.device, *, timeout: timedelta = _PATIENCE) -> None:
 
 
 def launch(words: Sequence[str], *, processes: int) -> int:
-    """Run a program in several processes of this machine with torchrun; the exit code of the first that fails, or 0."""
+    """Run a program in several processes of this machine with torchrun; the exit code of the first that fails, or 0.
+
+    Raises if it was killed.
+    """
     from torch.distributed import run as torchrun  # noqa: PLC0415 - slow, and only the launcher needs it
     from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # a report of every failure, with tracebacks
-    options = ["--standalone", f"--nproc-per-node={processes}"]
+    logging.disable()  # torchrun's report of every failure and signal; this process does nothing else
+    options = ["--standalone", f"--nproc-per-node={processes}", f"--shutdown-timeout={_SECONDS_TO_END}"]
     try:
         torchrun.run(torchrun.parse_args([*options, *words]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
-        _, failure = error.get_first_failure()
-        return failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
+        process, failure = error.get_first_failure()
+        if failure.exitcode < 0:  # it could not tell by itself
+            raise ProcessError(
+                f"process {process} of {processes} was ended by {signal.Signals(-failure.exitcode).name}, by hand or "
+                "because the memory was full. The same command continues the run."
+            ) from None
+        return failure.exitcode
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0
@@ -90,14 +100,18 @@ def barrier() -> None:
     """Wait until every process is here."""
     if world_size() == 1:
         return
-    start(torch.device("cpu"))
-    with _explained():
+    with _together():
         dist.all_reduce(torch.zeros(1))  # unlike a barrier of NCCL it needs no device
 
 
 def share(number: int, of_rank: int) -> tuple[int, int]:
     """First and last of `number` consecutive things that are one process's, as even as possible."""
     return number * of_rank // world_size(), number * (of_rank + 1) // world_size()
+
+
+def own_share(number: int) -> slice:
+    """Those of `number` consecutive things that are this process's."""
+    return slice(*share(number, rank()))
 
 
 def largest_share(number: int) -> int:
@@ -109,7 +123,7 @@ def add_up(tensors: Sequence[Tensor]) -> None:
     """Replace every tensor by its sum over all processes; small ones travel together."""
     if world_size() == 1:
         return
-    with _explained():
+    with _together():
         for bucket in _buckets(tensors):
             if len(bucket) == 1 and bucket[0].is_contiguous():
                 dist.all_reduce(bucket[0])
@@ -140,7 +154,7 @@ def largest(numbers: Sequence[int]) -> list[int]:
     if world_size() == 1:
         return list(numbers)
     all_numbers = torch.tensor(numbers, dtype=torch.int64)
-    with _explained():
+    with _together():
         dist.all_reduce(all_numbers, op=dist.ReduceOp.MAX)
     return [int(number) for number in all_numbers]
 
@@ -153,7 +167,7 @@ def join_rows(rows: Tensor) -> Tensor:
     padded = rows.new_zeros(max(counts), *rows.shape[1:])
     padded[: len(rows)] = rows
     joined = rows.new_empty(len(counts) * len(padded), *rows.shape[1:])
-    with _explained():
+    with _together():
         dist.all_gather_into_tensor(joined, padded)
     return torch.cat([part[:own] for part, own in zip(torch.split(joined, len(padded)), counts, strict=True)])
 
@@ -163,7 +177,7 @@ def join_rows_at_first(rows: Tensor) -> Tensor:
     if world_size() == 1:
         return rows
     joined = rows.new_empty(world_size(), *rows.shape) if is_first() else None
-    with _explained():
+    with _together():
         dist.gather(rows.contiguous(), list(joined.unbind()) if joined is not None else None, dst=0)
     return rows if joined is None else joined.flatten(0, 1)
 
@@ -179,7 +193,7 @@ def add_up_own_rows(rows: Tensor, own: int) -> Tensor:
 def exchange_rows(rows: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> Tensor:
     """Send the first `to_send[0]` rows to process 0, the next to process 1, …; return what the others sent."""
     received = rows.new_empty(sum(to_receive), *rows.shape[1:])
-    with _explained():
+    with _together():
         dist.all_to_all_single(received, rows.contiguous(), list(to_receive), list(to_send))
     return received
 
@@ -200,7 +214,7 @@ def gather(value: Any) -> list[Any]:
 def _counts(own: int) -> list[int]:
     counts = torch.zeros(world_size(), dtype=torch.int64)
     counts[rank()] = own
-    with _explained():
+    with _together():
         dist.all_reduce(counts)
     return [int(number) for number in counts]
 
@@ -260,6 +274,14 @@ def _wait_for(condition: Callable[[], bool], end: float) -> None:
         if time.monotonic() > end:
             raise RuntimeError("timed out")
         time.sleep(0.02)
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """Something that all processes do at once; joins them if that was not done."""
+    start(torch.device("cpu"))
+    with _explained():
+        yield
 
 
 @contextmanager

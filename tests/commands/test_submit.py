@@ -1,17 +1,20 @@
 """Runs for a cluster: what is asked for, and the batch script, as far as a machine without SLURM allows."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from carp.commands.submit import Job, Resources, parameters, parse_resources, submit
-from carp.errors import ConfigError
-from tests.helpers import steps_of, tiny_images, write_images, write_recipe
+from carp.errors import ConfigError, DataError
+from carp.training.run_log import read_metrics
+from tests.helpers import assert_same_run, steps_of, tiny_images, write_images, write_recipe
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "train.sbatch"
 
@@ -32,8 +35,10 @@ def test_resources_are_key_value_words() -> None:
     [
         ("node=2", "received 'node=2'. Did you mean 'nodes'?"),
         ("nodes", "takes key=value words"),
-        ("nodes=many", "nodes must be a number of at least 1, received 'many'"),
-        ("tasks=0", "tasks must be a number of at least 1, received '0'"),
+        ("nodes=many", "nodes must be a whole number of at least 1, received 'many'"),
+        ("tasks=0", "tasks must be a whole number of at least 1, received '0'"),
+        ("tasks=1.5", "tasks must be a whole number of at least 1, received '1.5'"),
+        ("hours=0.1", "hours must be a number of at least 1, received '0.1'"),
         ("cluster=moon", "cluster must be slurm or local, received 'moon'"),
     ],
 )
@@ -45,8 +50,20 @@ def test_a_mistake_is_told(words: str, told: str) -> None:
 
 def test_without_slurm_the_error_says_so(tmp_path: Path) -> None:
     pytest.importorskip("submitit")
+    if shutil.which("sbatch"):
+        pytest.skip("there is SLURM here")
+    images = write_images(tmp_path / "images", tiny_images(4))
     with pytest.raises(ConfigError, match="could not be submitted to slurm"):
-        submit(Job("images", tmp_path / "run", None, {}), Resources())
+        submit(Job(str(images), tmp_path / "run", None, {}), Resources())
+    with pytest.raises(ConfigError, match="could not be submitted to local: LocalExecutor can use only one node"):
+        submit(Job(str(images), tmp_path / "run", None, {}), Resources(cluster="local", nodes=2))
+
+
+def test_a_mistake_in_the_run_is_told_before_it_is_queued(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    with pytest.raises(DataError, match="nowhere"):
+        submit(Job(str(tmp_path / "nowhere"), tmp_path / "run", None, {}), Resources(cluster="local"))
+    assert not (tmp_path / "run.jobs").exists()
 
 
 def test_a_job_asks_to_be_queued_again_as_it_was(tmp_path: Path) -> None:
@@ -56,14 +73,38 @@ def test_a_job_asks_to_be_queued_again_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_of_two_processes_runs_on_this_machine(tmp_path: Path) -> None:
-    submitit = pytest.importorskip("submitit")
+def test_a_job_of_two_processes_runs_on_this_machine_and_is_queued_again_when_its_time_is_over(tmp_path: Path) -> None:
+    """submitit's local cluster starts a job again as SLURM does; the signal is the one of a time limit."""
+    pytest.importorskip("submitit")
     images = write_images(tmp_path / "images", tiny_images())
-    recipe = write_recipe(tmp_path / "tiny.yaml", epochs=1, sync_batch_norm=False)
-    job = Job(str(images), tmp_path / "run", str(recipe), {})
-    number = submit(job, parse_resources("cluster=local tasks=2 hours=1"))
-    submitit.LocalJob(tmp_path / "run.jobs", number, tasks=[0, 1]).results()
-    assert steps_of(tmp_path / "run") == [4]
+    recipe = write_recipe(tmp_path / "tiny.yaml", epochs=60, checkpoint_steps=1000, sync_batch_norm=False)
+    for name in ("calm", "signalled"):
+        job = Job(str(images), tmp_path / name, str(recipe), {})
+        number = int(submit(job, parse_resources("cluster=local tasks=2 hours=1")))
+        if name == "signalled":
+            wait_until((tmp_path / "signalled" / "metrics.jsonl").exists)
+            wait_until(lambda: read_metrics(tmp_path / "signalled" / "metrics.jsonl"))
+            tasks = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+            os.kill(int(tasks[1]), signal.SIGUSR2)
+        os.waitpid(number, 0)
+        assert steps_of(tmp_path / name)[-1] == 240, said(tmp_path / f"{name}.jobs")
+    words = said(tmp_path / "signalled.jobs")
+    assert "stopped by SIGUSR2" not in words
+    assert "Requeued job" in words
+    (again,) = (line for line in words.splitlines() if "continuing at step" in line)
+    assert "continuing at step 0 " not in again
+    assert_same_run(tmp_path / "signalled", tmp_path / "calm")
+
+
+def said(folder: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted(folder.iterdir()) if path.suffix in {".out", ".err"})
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def fake(folder: Path, name: str, body: str) -> None:
@@ -97,10 +138,7 @@ def test_the_batch_script_passes_a_signal_on_and_queues_again_only_then(tmp_path
     }
     job = subprocess.Popen(["bash", SCRIPT, "IMAGES", "--out", "RUN"], env=environment)
     if signalled:
-        end = time.monotonic() + 20
-        while not (log.exists() and log.read_text()):
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        wait_until(lambda: log.exists() and log.read_text())
         job.send_signal(signal.SIGTERM)
     assert job.wait(timeout=20) == (0 if signalled else 3)
     started, *rest = log.read_text().splitlines()

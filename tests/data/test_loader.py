@@ -1,6 +1,9 @@
 """Batches: the same with any number of workers, startable at any step, each image once an epoch."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import warnings
 
@@ -301,3 +304,35 @@ def test_an_error_in_the_thread_arrives_where_the_batch_was_asked_for(monkeypatc
     monkeypatch.setattr(loader_module, "batch_views", fail)
     with pytest.raises(ZeroDivisionError):
         next(SmallImageLoader(ArraySource(pictures()), small_config(), ahead=True).batches(0, 5))
+
+
+HOLDS = """
+from torch.utils.data import Dataset
+from carp.data.loader import by_workers
+
+class Numbers(Dataset):
+    def __getitems__(self, items):
+        if items[0][1] == {bad}:
+            raise ValueError("of a worker")
+        return items
+
+made = by_workers(Numbers(), ([(0, i)] for i in range(1000)), 2)
+for _ in range(5):
+    next(made)
+raise ValueError("of the program")
+"""
+
+
+@pytest.mark.parametrize(("bad", "told"), [(-1, "of the program"), (3, "of a worker")])
+def test_an_error_ends_a_program_that_still_holds_its_workers(bad: int, told: str) -> None:
+    """Workers do not heed the signal by which multiprocessing ends them at exit, and it waits for them."""
+    done = subprocess.run(
+        [sys.executable, "-c", HOLDS.replace("{bad}", str(bad))],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert done.returncode == 1
+    assert f"ValueError: {told}" in done.stderr

@@ -49,6 +49,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def own_lines(output: str) -> list[str]:
+    """What CARP itself says when it ends."""
+    return [line for line in output.splitlines() if line.startswith("carp: ")]
+
+
 def losses(run: Path) -> list[float]:
     """The loss curve of a run."""
     return [line["loss"] for line in read_metrics(run / "metrics.jsonl") if "loss" in line]

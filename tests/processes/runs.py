@@ -3,39 +3,67 @@
 The folder holds `images` and `tiny.yaml`; the runs go there too.
 """
 
+import json
 import os
 import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
+import torch
 
 import carp
 from carp import cli, distributed, errors
 from carp.errors import Interrupted, ProcessError
+from carp.evaluation.knn import knn
+from carp.evaluation.linear_training import TwoGrids
+from carp.evaluation.result import Result
 from carp.training.step import Stepper
+from tests.helpers import TINY
 from tests.processes import checks
 
 SHARDED = {"prototypes": "sharded", "prototype_shards": 3, "exchange_steps": 5, "epochs": 5}
+# A network with batch norm everywhere, in place of the one without
+BATCH_NORM = {"epochs": 5, **{key: TINY[key] for key in ("encoder", "encoder_options")}, "stem": "auto"}
 
 
 @contextmanager
-def before_step(step: int, action: Callable[[], object]) -> Iterator[None]:
-    """Do something in the last process when a step begins."""
-    real = Stepper.__call__
+def before_step(step: int, action: Callable[[], object], *, first: bool = False) -> Iterator[None]:
+    """Do something in the last process, or in the first, when a step of training begins."""
+    with _before(Stepper, "__call__", lambda _number, batch: batch.step == step, action, first=first):
+        yield
 
-    def call(self, batch, **kwargs):
-        if batch.step == step and distributed.rank() == distributed.world_size() - 1:
+
+@contextmanager
+def before_call(kind: type, name: str, number: int, action: Callable[[], object]) -> Iterator[None]:
+    """Do something in the last process when a method is called for the `number`-th time."""
+    with _before(kind, name, lambda n, _argument: n == number, action):
+        yield
+
+
+@contextmanager
+def _before(
+    kind: type, name: str, is_due: Callable[[int, Any], bool], action: Callable[[], object], *, first: bool = False
+) -> Iterator[None]:
+    real, calls = getattr(kind, name), count(1)
+    who = 0 if first else distributed.world_size() - 1
+
+    def call(self, argument, *args, **kwargs):
+        if is_due(next(calls), argument) and distributed.rank() == who:
             action()
-        return real(self, batch, **kwargs)
+        return real(self, argument, *args, **kwargs)
 
-    Stepper.__call__ = call
+    setattr(kind, name, call)
     yield
-    Stepper.__call__ = real
+    setattr(kind, name, real)
 
 
 def train(folder: Path, name: str, **settings: object) -> None:
@@ -53,6 +81,23 @@ def equality(folder: Path) -> None:
         train(folder, "stopped", checkpoint_steps=1000)
     distributed.stop()
     train(folder, "sharded", **SHARDED)
+    with before_step(8, lambda: os.kill(os.getpid(), signal.SIGTERM)), pytest.raises(Interrupted):
+        train(folder, "sharded-stopped", **SHARDED)
+    distributed.stop()
+    train(folder, "synchronised", **BATCH_NORM)
+
+
+@contextmanager
+def without_batch_norm() -> Iterator[None]:
+    """Nowhere, not even in the projector: then exact micro-batches change nothing at all."""
+    with mock.patch.object(torch.nn, "BatchNorm1d", torch.nn.LayerNorm):
+        yield
+
+
+def micro_batches(folder: Path) -> None:
+    """8 images of each process in two parts."""
+    with without_batch_norm():
+        train(folder, "micro", epochs=5, micro_batch=6)
 
 
 def faults(folder: Path) -> None:
@@ -71,20 +116,74 @@ def faults(folder: Path) -> None:
         assert time.monotonic() - start < 18
 
 
+def evaluation(folder: Path) -> None:
+    """What a single process is compared with; every process must get the same."""
+    found = evaluate_all(folder, folder / "evaluated")
+    assert all(one == found for one in distributed.gather(found))
+    if distributed.is_first():
+        (folder / "evaluated.json").write_text(json.dumps(found))
+    with (
+        before_call(TwoGrids, "step", 5, lambda: os.kill(os.getpid(), signal.SIGTERM)),
+        pytest.raises(Interrupted, match="stopped by SIGTERM after step 5 of 15; everything is saved"),
+    ):
+        evaluate_all(folder, folder / "interrupted", only=["linear"])
+
+
+def evaluate_all(
+    folder: Path, out: Path, *, only: Sequence[str] = ("large", "embed", "knn", "linear", "cached", "one")
+) -> dict[str, Any]:
+    """The numbers of every protocol that processes share; with features in `out`."""
+    model, data = folder / "evaluated-run", folder / "labelled"
+    options: dict[str, Any] = {"out": out, "device": "cpu"}
+    small: dict[str, Any] = {"epochs": 5, "batch_size": 31, "lrs": (10, 100)}
+    ways: dict[str, Callable[[], Any]] = {
+        "large": lambda: large_knn().values,
+        "embed": lambda: float(carp.embed(model, data, out / "embedded", batch_size=16, device="cpu").features.sum()),
+        "knn": lambda: carp.evaluate("knn", model, data, **options).values,
+        "linear": lambda: plain(carp.evaluate("linear", model, data, **options, **small)),
+        "cached": lambda: plain(carp.evaluate("linear", model, data, cached=True, **options, **small)),
+        "one": lambda: plain(
+            carp.evaluate(
+                "linear", model, data, cached=True, **options, **small | {"lrs": 10},
+                optimisers="sgd", weight_decays=0,
+            )
+        ),
+    }  # fmt: skip
+    return {name: ways[name]() for name in only}
+
+
+def plain(result: Result) -> list[Any]:
+    return json.loads(json.dumps([result.values, result.details]))
+
+
+def large_knn() -> Result:
+    """More queries than a tile has, so that every process has some."""
+    rng = np.random.default_rng(0)
+    labels, asked = rng.integers(0, 7, 900), rng.integers(0, 7, 1300)
+    centres = rng.normal(size=(7, 24))
+    bank, queries = (
+        (centres[which] + 1.5 * rng.normal(size=(len(which), 24))).astype(np.float32) for which in (labels, asked)
+    )
+    return knn(bank, labels, queries, asked, k=(1, 20))
+
+
 def command_line(folder: Path, *words: str, file_limit: int = 0, error: str = "") -> None:
-    """`carp train` whose first process cannot write large files, or whose last process meets an error."""
-    if file_limit and distributed.is_first():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+    """`carp train`; at step 7 the first process can no longer write large files, or the last one meets an error."""
     sys.argv = ["carp", "train", str(folder / "images"), "--recipe", str(folder / "tiny.yaml"), *words]
 
     def fail() -> None:
+        if file_limit:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+            return
         if error == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         raise getattr(errors, error)("an error of one process.") if hasattr(errors, error) else ZeroDivisionError(error)
 
-    with before_step(7 if error else -1, fail):
+    with before_step(7 if error or file_limit else -1, fail, first=bool(file_limit)):
         cli.main()
 
+
+RUNS = {run.__name__: run for run in (equality, micro_batches, faults, evaluation)}
 
 if __name__ == "__main__":
     name, folder, *words = sys.argv[1:]
@@ -92,4 +191,4 @@ if __name__ == "__main__":
         limit, error, *words = words
         command_line(Path(folder), *words, file_limit=int(limit), error=error)
     else:
-        {"equality": equality, "faults": faults}[name](Path(folder))
+        RUNS[name](Path(folder))

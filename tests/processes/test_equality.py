@@ -8,7 +8,7 @@ import carp
 from carp import checkpoint
 from tests.helpers import assert_same_bits, final_tensors, steps_of
 from tests.processes.conftest import distance, losses, torchrun
-from tests.processes.runs import SHARDED
+from tests.processes.runs import BATCH_NORM, SHARDED, without_batch_norm
 
 
 def alone(folder: Path, name: str, **settings: object) -> Path:
@@ -46,16 +46,29 @@ def test_a_signal_to_one_process_stops_all_and_one_process_continues(folder: Pat
     assert distance(stopped, one) < 1e-5
 
 
-def test_three_processes_with_a_shard_each_end_where_one_with_all_shards_does(folder: Path, three: Path) -> None:
+def test_three_processes_with_a_shard_each_end_where_one_with_all_does_and_one_continues(
+    folder: Path, three: Path
+) -> None:
     whole = alone(folder, "whole", **SHARDED)
     assert losses(folder / "sharded") == pytest.approx(losses(whole), rel=1e-5)
     assert distance(folder / "sharded", whole) < 1e-5
     prototypes = final_tensors(folder / "sharded")["model.student.assigner.directions_KD"]
     assert len(prototypes) == 96
+    assert steps_of(folder / "sharded-stopped")[-1] == 9
+    alone(folder, "sharded-stopped", **SHARDED)
+    assert losses(folder / "sharded-stopped") == pytest.approx(losses(whole), rel=1e-5)
+    assert distance(folder / "sharded-stopped", whole) < 1e-5
+
+
+def test_three_processes_with_batch_norm_end_where_one_does(folder: Path, three: Path) -> None:
+    alone(folder, "batch_norm", **BATCH_NORM)
+    assert losses(folder / "synchronised") == pytest.approx(losses(folder / "batch_norm"), rel=1e-5)
+    assert distance(folder / "synchronised", folder / "batch_norm") < 1e-5
+    assert any("running_var" in name for name in final_tensors(folder / "synchronised"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [[], ["accumulate=fast"], ["micro_batch=3"], ["optimiser=adamw", "lr=0.001"]])
+@pytest.mark.parametrize("settings", [[], ["optimiser=adamw", "lr=0.001"]])
 def test_two_processes_end_where_one_does(folder: Path, tmp_path: Path, settings: list[str]) -> None:
     words = ["-m", "carp", "train", folder / "images", "--recipe", folder / "tiny.yaml", *settings, "--out"]
     code, output = torchrun(2, *words, tmp_path / "two")
@@ -64,6 +77,16 @@ def test_two_processes_end_where_one_does(folder: Path, tmp_path: Path, settings
     assert code == 0, output
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
     assert distance(tmp_path / "two", tmp_path / "one") < 1e-5
+
+
+@pytest.mark.slow
+def test_micro_batches_of_two_processes_change_nothing_where_there_is_no_batch_norm(folder: Path) -> None:
+    code, output = torchrun(2, "-m", "tests.processes.runs", "micro_batches", folder)
+    assert code == 0, output
+    with without_batch_norm():
+        one = alone(folder, "micro-one", epochs=5)
+    assert losses(folder / "micro") == pytest.approx(losses(one), rel=1e-5)
+    assert distance(folder / "micro", one) < 1e-5
 
 
 @pytest.mark.slow

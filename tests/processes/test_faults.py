@@ -6,11 +6,7 @@ import pytest
 
 from carp import checkpoint
 from tests.helpers import assert_same_run, steps_of
-from tests.processes.conftest import torchrun
-
-
-def own_lines(output: str) -> list[str]:
-    return [line for line in output.splitlines() if line.startswith("carp: ")]
+from tests.processes.conftest import own_lines, torchrun
 
 
 def test_a_killed_process_is_started_again_and_nothing_differs_and_a_hang_is_told(folder: Path) -> None:
@@ -30,7 +26,8 @@ def test_a_full_disk_of_the_first_process_stops_all_and_is_told_once(folder: Pat
     assert "cannot write the checkpoint" in line
     assert output.count("Traceback") == 1, "torchrun's own, and none of ours"
     assert "ChildFailedError" in output.rpartition("Traceback")[2]
-    assert steps_of(out) == []
+    assert steps_of(out) == [5]
+    assert checkpoint.load(out / "checkpoints" / "step-00000005").step == 5, "the one before is whole"
 
 
 @pytest.mark.slow

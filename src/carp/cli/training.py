@@ -49,7 +49,11 @@ def _train(
 
         for line in plan(data, recipe, **overrides):
             typer.echo(line)
+        if procs > 1:
+            typer.echo(f"note: this is one process; of {procs} each has its share of a batch.", err=True)
         return
+    if submit is not None and procs > 1:
+        raise ConfigError(f"--procs is for this machine: with --submit write 'tasks={procs}' (processes on a node).")
     if submit is not None:
         from carp.commands.submit import Job, parse_resources
         from carp.commands.submit import submit as queue
@@ -62,7 +66,7 @@ def _train(
 
         options = [word for name, value in (("--recipe", recipe), ("--val", val)) if value for word in (name, value)]
         words = ["train", data, *(settings or []), "--out", str(out), *options]
-        raise typer.Exit(launch(words, processes=procs))
+        raise SystemExit(launch(words, processes=procs))  # they have said what there is to say
     from carp.commands.train import train
 
     run = train(data, out, recipe, **overrides)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from carp import distributed
 from carp.commands.labelled import home_of
 from carp.commands.result_files import write_result
 from carp.data.source import Openable
@@ -51,6 +52,8 @@ def evaluate_detection(
         quiet: Show no progress.
         **settings: Those of `carp.evaluation.detection.detection`, such as `iterations=2000`.
     """
+    if distributed.world_size() > 1:
+        raise ConfigError("detection trains in one process: run it without torchrun.")
     settings = check_settings("detection", detection, settings)
     if model is None:
         raise ConfigError("detection trains on images: give a run folder, or weights with --weights FILE.")

@@ -13,6 +13,7 @@ from carp.commands.labelled import LINEAR, Inputs, home_of
 from carp.commands.ranked import find_copies, retrieve
 from carp.commands.result_files import write_result
 from carp.data.source import Openable
+from carp.device import choose_device
 from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear_images import linear_on_images
@@ -51,7 +52,8 @@ def evaluate(
 ) -> Result:
     """Evaluate an encoder, or features that are stored already.
 
-    Features are extracted once and kept in `out`; the next protocol on the same images finds them there.
+    Features are extracted once and kept in `out`; the next protocol on the same images finds them there. Under torchrun
+    every process calls this, and they share the work (docs/scaling.md).
 
     Args:
         protocol: `knn`, `kmeans`, `linear`, `few-shot`, `retrieval`, `copies` or `detection`
@@ -86,6 +88,7 @@ def evaluate(
         )
     settings = check_settings(protocol, run, settings)
     display = Display(quiet=quiet or distributed.rank() > 0)
+    distributed.start(choose_device(device))
     encoder = None if model is None else load(model, branch, layer=layer, size=size, resize=resize, device=device)
     inputs = Inputs(encoder, model, out, precision, root, download, display)
     if protocol in RANKED:
@@ -188,12 +191,13 @@ def evaluate_branches(
             try:
                 results.append(evaluate(name, model, data, branch=branch, **options))
             except DataError as error:
-                if protocol != ALL:
+                if protocol != ALL or isinstance(error.__cause__, OSError):  # a full disk is no property of the data
                     raise
                 refusals[str(error)] = error
     if not results:
         raise next(iter(refusals.values()))
-    shutil.rmtree(home_of(model, options.get("out")) / LINEAR, ignore_errors=True)  # kept to continue, if interrupted
+    if distributed.is_first():  # it was kept to continue, if interrupted
+        shutil.rmtree(home_of(model, options.get("out")) / LINEAR, ignore_errors=True)
     return results, [*refusals, *(note for result in results for note in _notes(result))]
 
 

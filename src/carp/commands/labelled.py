@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from carp import distributed
 from carp.commands.stored import open_images, store_features
 from carp.data.named_sets import counterpart
 from carp.data.source import Openable, Source, single_labels, unlabelled
@@ -171,7 +170,7 @@ class Inputs:
             "device": self.encoder.device,
             "precision": self.precision,
             "weights_hash": f"{self.encoder.hash} {self.encoder.layer}",
-            "state": self.folder / LINEAR if distributed.rank() == 0 else None,
+            "state": self.folder / LINEAR,
         }
 
 

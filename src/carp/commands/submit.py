@@ -1,12 +1,14 @@
 """`carp train --submit`: hand a run to a cluster with submitit; docs/train.sbatch does the same without it."""
 
+import signal
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from carp.errors import ConfigError, MissingExtraError, nearest
+from carp.commands.inputs import open_data
+from carp.errors import ConfigError, Interrupted, MissingExtraError, nearest
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,10 @@ def parse_resources(text: str) -> Resources:
         values[key] = yaml.safe_load(value)
         if key in {"cluster", "partition"}:
             continue
-        if isinstance(values[key], bool) or not isinstance(values[key], int | float) or values[key] < (key != "gpus"):
-            raise ConfigError(f"--submit {key} must be a number of at least {int(key != 'gpus')}, received '{value}'.")
+        least, kind = (0 if key == "gpus" else 1), ("number" if key == "hours" else "whole number")
+        allowed = int | float if key == "hours" else int
+        if isinstance(values[key], bool) or not isinstance(values[key], allowed) or values[key] < least:
+            raise ConfigError(f"--submit {key} must be a {kind} of at least {least}, received '{value}'.")
     if values.get("cluster", "slurm") not in {"slurm", "local"}:
         raise ConfigError(f"--submit cluster must be slurm or local, received '{values['cluster']}'.")
     return Resources(**values)
@@ -55,7 +59,14 @@ class Job:
         TorchDistributedEnvironment().export(overwrite=True)
         from carp.commands.train import train
 
-        train(self.data, self.out, self.recipe, **self.overrides)
+        try:
+            train(self.data, self.out, self.recipe, **self.overrides)
+        except Interrupted as stopped:
+            number = stopped.exit_code - 128
+            if number not in {signal.SIGUSR1, signal.SIGUSR2}:
+                raise
+            # Everything is saved: now the signal is submitit's, which queues the job again in its first process
+            signal.raise_signal(number)
 
     def checkpoint(self) -> Any:
         """What to queue again: the same, as a run continues from its newest checkpoint."""
@@ -65,7 +76,7 @@ class Job:
 
 
 def submit(job: Job, resources: Resources) -> str:
-    """Queue a run; returns its number. What its processes say goes to OUT/jobs."""
+    """Queue a run; returns its number. What its processes say goes to OUT.jobs."""
     try:
         import submitit
     except ImportError:
@@ -73,12 +84,13 @@ def submit(job: Job, resources: Resources) -> str:
             "--submit needs submitit, which is not installed. Run `pip install 'carp-ssl[cluster]'`, or use "
             "docs/train.sbatch."
         ) from None
+    open_data(job.data, job.recipe, job.overrides)  # mistakes are told now, not after hours in a queue
     folder = job.out.resolve().with_name(f"{job.out.name}.jobs")  # the run folder itself must be new
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=resources.cluster)
         executor.update_parameters(**parameters(resources, job.out.name))
         return str(executor.submit(job).job_id)
-    except (RuntimeError, FileNotFoundError, OSError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"the job could not be submitted to {resources.cluster}: {reason}") from error
 

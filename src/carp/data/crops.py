@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from carp import distributed
 from carp.config import SMALL_IMAGE
 from carp.data.batch_views import batch_views
 from carp.data.decode import pixel_limit, pixels_allowed
@@ -85,13 +86,14 @@ class Crops:
         return order[self._chosen[order]]
 
     def _steps(self, first_step: int, last_step: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """(epoch, indices) of every step."""
+        """(epoch, indices) of every step; under torchrun every process has a part of them."""
         epoch_order, order = -1, np.empty(0, dtype=np.int64)
         for step in range(first_step, last_step):
             epoch, place = divmod(step, self.steps_per_epoch)
             if epoch != epoch_order:
                 epoch_order, order = epoch, self.of_epoch(epoch)
-            yield epoch, order[place * self.batch_size : (place + 1) * self.batch_size]
+            due = order[place * self.batch_size : (place + 1) * self.batch_size]
+            yield epoch, due[distributed.own_share(len(due))]
 
     def _small(self, source: ArraySource, first_step: int, last_step: int) -> Iterator[CropBatch]:
         bad = source.unreadable if isinstance(source, HeldSource) else {}
@@ -104,20 +106,23 @@ class Crops:
     def _photos(self, first_step: int, last_step: int) -> Generator[CropBatch]:
         items = ([(epoch, int(i)) for i in indices] for epoch, indices in self._steps(first_step, last_step))
         with closing(by_workers(_Photos(self._source, self._size, self._seed), items, self._workers)) as made:
-            for batch in made:
-                if isinstance(batch, DataError):
-                    raise batch
-                yield batch
+            for (epoch, _), crops in zip(self._steps(first_step, last_step), made, strict=True):
+                if isinstance(crops, DataError):
+                    raise crops
+                yield CropBatch(epoch, *crops)
 
 
-class _Photos(Dataset[CropBatch | DataError]):
+_Made = tuple[Tensor, NDArray[np.int64], list[Unreadable]]  # a batch without its epoch
+
+
+class _Photos(Dataset[_Made | DataError]):
     """The crops of a batch by (epoch, index); an error is a value, because raised it would arrive as a traceback."""
 
     def __init__(self, source: Source, size: int, seed: int) -> None:
         self._source, self._kind, self._seed = source, crop_and_flip(size), seed
         self._max_pixels = pixels_allowed()
 
-    def __getitems__(self, items: list[tuple[int, int]]) -> CropBatch | DataError:
+    def __getitems__(self, items: list[tuple[int, int]]) -> _Made | DataError:
         crops, indices, unreadable = list[Tensor](), list[int](), list[Unreadable]()
         for epoch, index in items:
             try:
@@ -129,7 +134,7 @@ class _Photos(Dataset[CropBatch | DataError]):
                 return DataError(str(error))
         size = self._kind.size
         images = stack(crops) if crops else torch.empty(0, 3, size, size, dtype=torch.uint8)
-        return CropBatch(items[0][0], images, np.array(indices, dtype=np.int64), unreadable)
+        return images, np.array(indices, dtype=np.int64), unreadable
 
     def _crop(self, epoch: int, index: int) -> Tensor:
         with pixel_limit(self._max_pixels):

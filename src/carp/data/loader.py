@@ -9,6 +9,7 @@ batch.
 Shapes: V views, B images, S side of a view.
 """
 
+import atexit
 import signal
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -23,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from carp import distributed
 from carp.config import Config
@@ -151,10 +153,19 @@ def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], work
             worker_init_fn=_leave_signals_to_parent,
         )
         loaded = iter(loader)
+    # The workers end here or at exit, not with the last reference, which a traceback may hold: multiprocessing would
+    # send them a signal that they do not heed, and wait
+    end = loaded._shutdown_workers if isinstance(loaded, _MultiProcessingDataLoaderIter) else _nothing
+    atexit.register(end)
     try:
         yield from loaded
     finally:
-        del loaded  # the workers end with their iterator, not when the interpreter does
+        atexit.unregister(end)
+        end()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _leave_signals_to_parent(_worker: int) -> None:

@@ -5,7 +5,8 @@ All k are answered from one pass over the bank. Among equally similar images the
 nearer; among classes with equal votes the one with the lower number wins; a class without a vote is never predicted.
 
 The bank may be larger than the memory: it is read once, in parts, and each part is compared with a few hundred
-queries at a time; of all comparisons only the largest k of every query are kept.
+queries at a time; of all comparisons only the largest k of every query are kept. Under torchrun every process answers
+some of the queries, and all learn all answers.
 
 Shapes: Q queries, M images in the bank, F features, K the largest number of neighbours, C classes; small letters
 stand for a part.
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from carp import distributed
 from carp.errors import DataError
 from carp.evaluation.inputs import Features, Labels, Progress, check_classes, check_pair, silent, tensor
 from carp.evaluation.metrics import mean_per_class
@@ -62,8 +64,9 @@ def knn(
     _check_temperature(temperature)
     bank_norms, query_norms = check_pair(bank, queries)
     labels, truth, num_classes = check_classes(bank, bank_labels, queries, query_labels)
-    keys_QK = _neighbours(bank, bank_norms, queries, max(ks), leave_one_out=alone, progress=progress)
-    places = _places(keys_QK, query_norms, labels, truth, ks, temperature, num_classes)
+    own = _own_queries(len(queries))
+    keys_qK = _neighbours(bank, bank_norms, queries, max(ks), leave_one_out=alone, own=own, progress=progress)
+    places = _places(keys_qK, query_norms[own], labels, truth[own], ks, temperature, num_classes)
     values = {f"top1@{n}": float((place_Q < 1).mean()) for n, place_Q in places.items()}
     if num_classes > 5:
         values |= {f"top5@{n}": float((place_Q < 5).mean()) for n, place_Q in places.items()}
@@ -124,10 +127,18 @@ def _accuracy(
             f"k-NN needs one label per image, received labels of shape {bank_labels.shape} for {len(bank)} images."
         )
     bank_norms, query_norms = check_pair(bank, queries)
-    keys_QK = _neighbours(bank, bank_norms, queries, k, leave_one_out=leave_one_out)
+    own = _own_queries(len(queries))
+    keys_qK = _neighbours(bank, bank_norms, queries, k, leave_one_out=leave_one_out, own=own)
     num_classes = int(max(bank_labels.max(), query_labels.max())) + 1
-    places = _places(keys_QK, query_norms, bank_labels, query_labels, [k], temperature, num_classes)
+    places = _places(keys_qK, query_norms[own], bank_labels, query_labels[own], [k], temperature, num_classes)
     return float((places[k] < 1).mean())
+
+
+def _own_queries(num_queries: int) -> slice:
+    """The queries that this process answers: whole tiles, so that nothing is rounded in another way."""
+    tiles = distributed.own_share(-(-num_queries // _QUERIES_AT_A_TIME))
+    first, last = (min(tile * _QUERIES_AT_A_TIME, num_queries) for tile in (tiles.start, tiles.stop))
+    return slice(first, last)
 
 
 def _neighbours(
@@ -137,31 +148,34 @@ def _neighbours(
     k: int,
     *,
     leave_one_out: bool,
+    own: slice | None = None,
     progress: Progress = silent,
 ) -> Tensor:
-    """Keys [Q, k] of the k nearest images of the bank, nearest first.
+    """Keys [q, k] of the k nearest images of the bank, nearest first, for own queries; for all if None.
 
     The length of a query changes nothing about the order of its neighbours, so queries are compared as they are.
     """
-    keys_QK = torch.full((len(queries), k), torch.iinfo(torch.int64).min)
+    own = own or slice(0, len(queries))
+    num_own = own.stop - own.start
+    keys_qK = torch.full((num_own, k), torch.iinfo(torch.int64).min)
     rows = min(_QUERIES_AT_A_TIME, -(-len(queries) // _SELECT_AT_A_TIME) * _SELECT_AT_A_TIME)
     width = min(_BANK_AT_A_TIME, max(_SMALLEST_PRODUCT, -(-len(bank) // _GROUP) * _GROUP))
     tile_qm = torch.empty(rows, width)
     for first in range(0, len(bank), width):
         scale_m = 1 / tensor(bank_norms[first : first + width])
         part_mF = _filled_up(tensor(bank[first : first + width]), _SMALLEST_PRODUCT)
-        for start in range(0, len(queries), rows):
-            query_qF = _filled_up(tensor(queries[start : start + rows]), rows)
+        for start in range(0, num_own, rows):
+            stop = min(start + rows, num_own)
+            query_qF = _filled_up(tensor(queries[own.start + start : own.start + stop]), rows)
             torch.mm(query_qF, part_mF.T, out=tile_qm[:, : len(part_mF)])
             tile_qm[:, : len(scale_m)] *= scale_m
             tile_qm[:, len(scale_m) :] = -torch.inf
-            similarity_qm = tile_qm[: len(queries) - start]
+            similarity_qm = tile_qm[: stop - start]
             if leave_one_out:
-                _hide_own(similarity_qm, start, first)
-            _keep_largest(similarity_qm, first, keys_QK[start : start + rows])
-            done = first * len(queries) + len(scale_m) * min(start + rows, len(queries))
-            progress(done // len(bank), len(queries))
-    return keys_QK
+                _hide_own(similarity_qm, own.start + start, first)
+            _keep_largest(similarity_qm, first, keys_qK[start:stop])
+            progress((first * num_own + len(scale_m) * stop) // len(bank), num_own)
+    return keys_qK
 
 
 def _filled_up(part_nF: Tensor, rows: int) -> Tensor:
@@ -223,7 +237,7 @@ def _read_key(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _places(
-    keys_QK: Tensor,
+    keys_qK: Tensor,
     norms: Features,
     labels: Labels,
     truth: Labels,
@@ -231,24 +245,24 @@ def _places(
     temperature: float,
     num_classes: int,
 ) -> dict[int, NDArray[np.int32]]:
-    """For every k how many classes stand before the true one [Q].
+    """For every k how many classes stand before the true one [Q], from own queries those of all.
 
     The votes of the nearest k are those of the nearest k′ < k and a few more.
     """
-    norms_Q, labels_M, truth_Q = tensor(norms), tensor(labels), tensor(truth)
-    places = {k: np.empty(len(keys_QK), dtype=np.int32) for k in ks}
-    for rows in _slices(len(keys_QK), _QUERIES_AT_A_TIME):
-        similarity_qK, index_qK = _read_key(keys_QK[rows])
-        cosine_qK = similarity_qK.double() / norms_Q[rows, None]
+    norms_q, labels_M, truth_q = tensor(norms), tensor(labels), tensor(truth)
+    places_qk = torch.empty(len(keys_qK), len(ks), dtype=torch.int32)
+    for rows in _slices(len(keys_qK), _QUERIES_AT_A_TIME):
+        similarity_qK, index_qK = _read_key(keys_qK[rows])
+        cosine_qK = similarity_qK.double() / norms_q[rows, None]
         votes_qK = torch.exp((cosine_qK - cosine_qK[:, :1]) / temperature)  # relative to the nearest: cannot overflow
         classes_qK = labels_M[index_qK]
         scores_qC = torch.zeros(len(votes_qK), num_classes, dtype=torch.float64)
         previous = 0
-        for k in ks:
+        for column, k in enumerate(ks):
             scores_qC.scatter_add_(1, classes_qK[:, previous:k], votes_qK[:, previous:k])
-            places[k][rows] = _place(scores_qC, truth_Q[rows]).numpy()
+            places_qk[rows, column] = _place(scores_qC, truth_q[rows]).int()
             previous = k
-    return places
+    return dict(zip(ks, distributed.join_rows(places_qk).T.numpy(), strict=True))
 
 
 def _place(scores_qC: Tensor, truth_q: Tensor) -> Tensor:

@@ -17,7 +17,18 @@ from carp.evaluation.linear_choice import (
     linear_result,
     scaled_grid,
 )
-from carp.evaluation.linear_grid import LinearGrid, Member, OptimiserName, Rows, cosine, fit, in_order, shuffled
+from carp.evaluation.linear_grid import (
+    LinearGrid,
+    Member,
+    OptimiserName,
+    Rows,
+    cosine,
+    fit,
+    in_order,
+    join_members,
+    own_members,
+    shuffled,
+)
 from carp.evaluation.result import Result
 from carp.features.extract import Progress
 
@@ -40,7 +51,7 @@ def linear_probe(
     """Train a grid of linear classifiers on training features [N, F] and report the best.
 
     A part of the training images is held out to choose the member; the chosen one is trained again on all of them and
-    tested. The test images choose nothing.
+    tested. The test images choose nothing. Under torchrun every process trains some of the members.
 
     Args:
         train: Training features.
@@ -78,16 +89,16 @@ def linear_probe(
         )
         return grid
 
-    grid = trained(members, all_rows[~chooses], 0)
-    held = grid.accuracy(in_order(train, labels, all_rows[chooses]))
-    tested = grid.accuracy(in_order(test, truth, test_rows))
+    grid = trained(own_members(members), all_rows[~chooses], 0)
+    held = grid.accuracy(in_order(train, labels, all_rows[chooses])).of_all()
+    tested = grid.accuracy(in_order(test, truth, test_rows)).of_all()
     best = best_member(held.top1)
     final = trained([members[best]], all_rows, epochs).accuracy(in_order(test, truth, test_rows))
     return linear_result(
         members,
         held_top1=held.top1,
         tested=tested,
-        finite=grid.finite().tolist(),
+        finite=join_members(grid.finite().tolist()),
         chosen=final.of(0, num_classes),
         settings={"epochs": epochs, "batch_size": batch_size, "held_out": held_out, "seed": seed, "cached": True},
     )

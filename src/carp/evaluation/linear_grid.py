@@ -11,13 +11,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from carp import distributed
 from carp.data.random import Purpose, key, seed_of
 from carp.errors import ConfigError
 from carp.evaluation.inputs import Features, Labels, tensor
@@ -25,6 +26,7 @@ from carp.evaluation.inputs import Features, Labels, tensor
 OptimiserName = Literal["sgd", "lars"]
 Batch = tuple[Tensor, Tensor]  # features [B, F], labels [B]
 Rows = NDArray[np.integer[Any]]
+T = TypeVar("T", float, bool)
 
 _MOMENTUM = 0.9
 _TRUST = 0.001
@@ -71,6 +73,20 @@ class Accuracies:
         top5 = {"top5": self.top5[member]} if num_classes > 5 else {}
         return {"top1": self.top1[member], **top5, "mean_per_class": self.mean_per_class[member]}
 
+    def of_all(self) -> "Accuracies":
+        """Those of all members, where every process has some of them (`own_members`)."""
+        return Accuracies(*(join_members(values) for values in (self.top1, self.top5, self.mean_per_class)))
+
+
+def own_members(members: Sequence[Member]) -> Sequence[Member]:
+    """The members that this process trains: under torchrun each has its share of a grid."""
+    return members[distributed.own_share(len(members))]
+
+
+def join_members(values: list[T]) -> list[T]:
+    """A number of every member from those of own members."""
+    return [value for part in distributed.gather(values) for value in part]
+
 
 class LinearGrid:
     """The classifiers. All start from the same weights, which the seed gives."""
@@ -95,7 +111,7 @@ class LinearGrid:
     def logits(self, x_BF: Tensor) -> Tensor:
         """Logits [B, S, C] of all members."""
         flat = torch.addmm(self.bias_SC.flatten(), x_BF, self.weight_SCF.flatten(0, 1).T)
-        return flat.view(-1, *self.bias_SC.shape)
+        return flat.view(len(x_BF), *self.bias_SC.shape)
 
     @torch.no_grad()
     def step(self, x_BF: Tensor, y_B: Tensor, *, lr_factor: float = 1.0) -> None:

@@ -2,7 +2,8 @@
 
 All members of the grid train on one pass of the encoder. Two grids share it: one sees the images that are not held
 out, and its accuracy on those that are chooses the member; the other sees all images, and its member of the same
-settings is tested. So nothing is trained twice, and the test images choose nothing.
+settings is tested. So nothing is trained twice, and the test images choose nothing. Under torchrun every process
+encodes its part of a step's images and trains its part of the members on all of them.
 
 Shapes: N images, B images of a step, F features.
 """
@@ -20,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from carp import distributed
 from carp.data.crops import Crops
 from carp.data.source import Source
 from carp.errors import ConfigError, DataError
@@ -33,7 +35,7 @@ from carp.evaluation.linear_choice import (
     linear_result,
     scaled_grid,
 )
-from carp.evaluation.linear_grid import Batch, OptimiserName, in_order
+from carp.evaluation.linear_grid import Batch, OptimiserName, in_order, join_members, own_members
 from carp.evaluation.linear_training import FrozenEncoder, Precision, Training, TwoGrids
 from carp.evaluation.result import Result
 from carp.features.extract import Progress
@@ -110,7 +112,7 @@ def linear_on_images(
     if state is not None and not weights_hash:
         raise ConfigError("a state needs weights_hash: otherwise it could be continued with another encoder.")
 
-    both = TwoGrids(members, train.shape[1], num_classes, seed=seed, device=device)
+    both = TwoGrids(own_members(members), train.shape[1], num_classes, seed=seed, device=device)
     crops = Crops(
         source, images, size=size, batch_size=batch_size, seed=seed, workers=workers, ahead=device.type != "cpu"
     )
@@ -123,7 +125,7 @@ def linear_on_images(
         "shape": [train.shape[1], num_classes],
     }
     place = None if state is None else state / _digest(json.dumps(described).encode())[:16]
-    with nullcontext() if place is None else locked(place):
+    with nullcontext() if place is None or not distributed.is_first() else locked(place):
         Training(
             grids=both,
             crops=crops,
@@ -138,10 +140,10 @@ def linear_on_images(
         ).run()
 
     held_rows, test_rows = np.flatnonzero(chooses), np.arange(len(test))
-    kept = both.finite()
-    held = both.choosing.accuracy(_to(device, in_order(train, labels, held_rows)))
+    kept = join_members(both.finite())
+    held = both.choosing.accuracy(_to(device, in_order(train, labels, held_rows))).of_all()
     held_top1 = [top1 if finite else 0.0 for top1, finite in zip(held.top1, kept, strict=True)]
-    tested = both.final.accuracy(_to(device, in_order(test, truth, test_rows)))
+    tested = both.final.accuracy(_to(device, in_order(test, truth, test_rows))).of_all()
     return linear_result(
         members,
         held_top1=held_top1,

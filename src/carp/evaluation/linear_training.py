@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from carp import distributed
 from carp.checkpoint import Checkpoint, load_newest, save
 from carp.data.crops import CropBatch, Crops
 from carp.data.loader import normalise
@@ -114,8 +115,9 @@ class Training:
         with StopSignal() as stop, self.encode.frozen(), closing(self.crops.batches(first, total)) as batches:
             for step, batch in enumerate(batches, start=first):
                 self._step(batch)
-                stopped = stop.number  # asked once: what arrives later is seen after the next step
-                if time.monotonic() - saved >= self.save_seconds or step + 1 == total or stopped:
+                # Asked once, and agreed: what arrives later is seen after the next step
+                stopped, due = distributed.largest([stop.number, time.monotonic() - saved >= self.save_seconds])
+                if due or step + 1 == total or stopped:
                     self._save(step + 1)
                     saved = time.monotonic()
                 if stopped and step + 1 < total:
@@ -129,19 +131,19 @@ class Training:
         return Interrupted(f"stopped by {signal.Signals(number).name} after step {step} of {total}; {kept}.", number)
 
     def _step(self, batch: CropBatch) -> None:
-        self._leave_out(batch.unreadable)
-        if not len(batch.indices):
-            return
-        x_BF = self.encode(batch.images)
-        wanted = self.grids.final.weight_SCF.shape[2]
+        told = distributed.gather([asdict(bad) for bad in batch.unreadable] or None)
+        self._leave_out([Unreadable(**bad) for part in told for bad in part or []])
+        wanted, device = self.grids.final.weight_SCF.shape[2], self.grids.final.weight_SCF.device
+        x_BF = self.encode(batch.images) if len(batch.indices) else torch.empty(0, wanted, device=device)
         if x_BF.ndim != 2 or x_BF.shape[1] != wanted:
             raise DataError(
                 f"the encoder makes features of shape {list(x_BF.shape[1:])}, but the stored ones have length "
                 f"{wanted}. Take both from the same encoder."
             )
-        y_B, is_held_B = (
-            torch.from_numpy(values[batch.indices]).to(x_BF.device) for values in (self.label_of, self.is_held)
-        )
+        x_BF, indices = distributed.join_rows(x_BF), distributed.join_rows(torch.from_numpy(batch.indices)).numpy()
+        if not len(indices):
+            return
+        y_B, is_held_B = (torch.from_numpy(values[indices]).to(device) for values in (self.label_of, self.is_held))
         self.grids.step(x_BF, y_B, is_held_B, lr_factor=cosine(self.epochs)(batch.epoch))
 
     def _images_until(self, step: int) -> int:
@@ -155,14 +157,20 @@ class Training:
         found, problems = load_newest(self.state)
         for problem in problems:
             self.warn(problem)
+        distributed.barrier()  # before the first process saves again
         if found is None:
             return 0
-        self.grids.load_state_dict(found.tensors)
+        own = distributed.own_share(len(next(iter(found.tensors.values()))))  # of the members
+        self.grids.load_state_dict({name: value[own] for name, value in found.tensors.items()})
         return found.step
 
     def _save(self, step: int) -> None:
-        if self.state is not None:
-            save(self.state, Checkpoint(step, self.grids.state_dict(), {}), keep=2)
+        """Nothing that is saved depends on the number of processes."""
+        if self.state is None:
+            return
+        tensors = {name: distributed.join_rows(value) for name, value in self.grids.state_dict().items()}
+        if distributed.is_first():
+            save(self.state, Checkpoint(step, tensors, {}), keep=2)
 
     def _leave_out(self, unreadable: list[Unreadable]) -> None:
         """Note images that cannot be read any more; too many are no accident."""

@@ -12,7 +12,8 @@ class StopSignal:
     """Catches SIGTERM and SIGINT; the second one acts at once, as if nobody had caught the first.
 
     Not so where several processes share a run: Ctrl-C reaches them from the terminal and again from torchrun, which
-    itself ends those that take too long.
+    itself ends those that take too long. SIGUSR1 and SIGUSR2 are caught where somebody else does: that is how submitit
+    learns of a time limit, and it may wait until the run is saved (commands/submit.py).
     """
 
     def __init__(self) -> None:
@@ -22,7 +23,8 @@ class StopSignal:
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             return self  # only the main thread may catch signals
-        for number in (signal.SIGTERM, signal.SIGINT):
+        of_others = [n for n in (signal.SIGUSR1, signal.SIGUSR2) if callable(signal.getsignal(n))]
+        for number in (signal.SIGTERM, signal.SIGINT, *of_others):
             self._before[number] = signal.signal(number, self._catch)
         return self
 
