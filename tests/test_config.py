@@ -10,22 +10,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carp.config import (
-    FREE_KEYS,
-    GROUPS,
-    Config,
-    check_block_size,
-    differences,
-    list_recipes,
-    parse_overrides,
-    read_recipe,
-    read_yaml,
-    resolve,
-    sizes_for,
-    to_yaml,
-)
+from carp.config import FREE_KEYS, GROUPS, Config, check_block_size, differences, resolve, sizes_for
 from carp.errors import ConfigError
 from carp.model.encoder import build_encoder
+from carp.recipe import list_recipes, parse_overrides, read_recipe, read_yaml, to_yaml
 
 calm = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 finite = st.floats(0, 1e6)

@@ -28,8 +28,8 @@ def evaluate_detection(
     model: str | Path | None,
     data: Openable,
     *,
-    train: Sequence[str] = TRAIN,
-    test: Sequence[str] = TEST,
+    train: str | Sequence[str] = TRAIN,
+    test: str | Sequence[str] = TEST,
     branch: str = "teacher",
     out: str | Path | None = None,
     device: str = "auto",
@@ -44,7 +44,7 @@ def evaluate_detection(
         model: A run folder, or weights: FILE or METHOD:FILE (`carp weights`).
         data: The folder that has VOCdevkit.
         train: Parts to train on, YEAR:LIST.
-        test: Parts to test on.
+        test: Parts to test on, YEAR:LIST.
         branch: Which encoder of a run.
         out: Folder for the state and `results`; the run if None, or for weights a folder of their name, here.
         device: Where to train.
@@ -52,6 +52,7 @@ def evaluate_detection(
         **settings: Those of `carp.evaluation.detection.detection`, such as `iterations=2000`.
     """
     settings = check_settings("detection", detection, settings)
+    train, test = ((parts,) if isinstance(parts, str) else tuple(parts) for parts in (train, test))
     if model is None:
         raise ConfigError("detection trains on images: give a run folder, or weights with --weights FILE.")
     encoder, display = open_portable(model, branch), Display(quiet=quiet)
@@ -87,7 +88,7 @@ def evaluate_detection(
     result = replace(
         result,
         data={
-            "name": "voc0712" if (tuple(train), tuple(test)) == (TRAIN, TEST) else " ".join(train),
+            "name": "voc0712" if (train, test) == (TRAIN, TEST) else " ".join(train),
             "train": " ".join(train),
             "test": " ".join(test),
             "fingerprints": [fingerprint(part) for part in images],
@@ -97,18 +98,3 @@ def evaluate_detection(
     )
     write_result(result, folder)
     return result
-
-
-def detection_branches(
-    model: str | None, data: str, *, branches: Sequence[str], out: Path | None, device: str, **settings: Any
-) -> list[Result]:
-    """For the command line: every branch, with progress."""
-    parts = {
-        name: [value] if isinstance(value, str) else value
-        for name in ("train", "test")
-        if (value := settings.pop(name, None)) is not None
-    }
-    return [
-        evaluate_detection(model, data, branch=branch, out=out, device=device, quiet=False, **parts, **settings)
-        for branch in (branches if model is None or not is_weights(model) else ["teacher"])
-    ]
