@@ -235,6 +235,8 @@ def test_mistakes_that_need_no_torch_are_told_without_it(tmp_path: Path) -> None
         ["eval", "knn", "run", "--data", "x", "kk=3"],
         ["eval", "knn", "run", "--data", "x", "--cached"],
         ["eval", "knn", str(tmp_path / "no"), "--data", "x"],
+        ["eval", "knn", str(tmp_path), "--data", str(tmp_path / "no")],
+        ["eval", "knn", str(tmp_path), "--data", str(tmp_path), "--test", "no"],
         ["embed", str(tmp_path / "no"), "--data", "x", "--out", "y"],
     ):
         command = [sys.executable, "-X", "importtime", "-m", "carp", *words]

@@ -111,10 +111,13 @@ def test_options_that_a_protocol_would_leave_aside_are_refused(cli: Cli, run: Pa
         assert_one_line(cli("eval", name, run, "--data", labelled, "--cached"), "--cached is for linear", name)
         with pytest.raises(carp.errors.ConfigError, match="--cached is for linear"):
             carp.evaluate(name, run, labelled, cached=True)
-    for words in (["--layer", "layer3"], ["--size", 64], ["--baselines"], ["--precision", "bf16"], ["--download"]):
+    for words in (["--layer", "layer3"], ["--baselines"], ["--precision", "bf16"], ["--download"]):
         assert_one_line(cli("eval", "detection", run, "--data", labelled, *words), f"it has no {words[0]}")
-    with pytest.raises(carp.errors.ConfigError, match="it has no --size"):
+    with pytest.raises(carp.errors.ConfigError, match="detection has its own sizes of images: write sizes="):
         carp.evaluate("detection", run, labelled, size=64)
+    for name, setting in (("retrieval", "max_side=224"), ("copies", "side=320")):
+        result = cli("eval", name, run, "--data", labelled, "--size", 64)
+        assert_one_line(result, f"{name} has its own rule for the size of images", setting)
 
 
 def test_a_misspelt_method_is_told_the_nearest(cli: Cli, labelled: Path, tmp_path: Path) -> None:

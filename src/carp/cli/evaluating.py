@@ -85,6 +85,7 @@ def _eval(
 
     check_options(protocol, cached=cached, test=test, features={**making, "baselines": baselines})
     words.check_model(model)
+    words.check_data(data, test, queries)
     if model is None and out is None and protocol != "detection":
         out = Path()
     from carp.commands.evaluate import evaluate_branches

@@ -30,6 +30,7 @@ def _embed(
 ) -> None:
     """Turn images into features and keep them: vectors, labels, paths, and what made them."""
     words.check_model(model)
+    words.check_data(data)
     from carp.commands.embed import embed
 
     store = embed(

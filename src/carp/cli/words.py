@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from carp.errors import CheckpointError, ConfigError, nearest
+from carp.errors import CheckpointError, ConfigError, DataError, nearest
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.")
@@ -111,6 +111,18 @@ def check_model(model: str | None) -> None:
             f"there is no folder or file {model}. Give the --out folder of `carp train`; `carp weights` tells which "
             "files go in its place."
         )
+
+
+def check_data(*places: str | None) -> None:
+    """The same for images; prefixes (`dataset:pets`) and patterns of names are looked at later."""
+    from carp.data.patterns import is_pattern
+
+    for place in places:
+        if place and ":" not in place and not is_pattern(place) and not Path(place).expanduser().exists():
+            raise DataError(
+                f"there is no folder {place}. Give a folder of images, a list (.txt, .csv), tar shards, Parquet files "
+                "or a data set by name: docs/data.md."
+            )
 
 
 def is_first_process() -> bool:

@@ -44,7 +44,7 @@ def evaluate_detection(
         model: A run folder, or weights: FILE or METHOD:FILE (`carp weights`).
         data: The folder that has VOCdevkit.
         train: Parts to train on, YEAR:LIST.
-        test: Parts to test on, YEAR:LIST.
+        test: Parts to test on, YEAR:LIST; also --test.
         branch: Which encoder of a run.
         out: Folder for the state and `results`; the run if None, or for weights a folder of their name, here.
         device: Where to train.
@@ -52,7 +52,7 @@ def evaluate_detection(
         **settings: Those of `carp.evaluation.detection.detection`, such as `iterations=2000`.
     """
     settings = check_settings("detection", detection, settings)
-    train, test = ((parts,) if isinstance(parts, str) else tuple(parts) for parts in (train, test))
+    train, test = (tuple(parts.split(",") if isinstance(parts, str) else parts) for parts in (train, test))
     if model is None:
         raise ConfigError("detection trains on images: give a run folder, or weights with --weights FILE.")
     encoder, display = open_portable(model, branch), Display(quiet=quiet)

@@ -12,6 +12,7 @@ from carp.commands.labelled import LINEAR, Inputs, home_of
 from carp.commands.protocols import ALL, OF_ALL, check_options, check_protocol, find_protocol
 from carp.commands.result_files import write_result
 from carp.data.source import Openable
+from carp.device import choose_device
 from carp.errors import ConfigError, DataError
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear_images import linear_on_images
@@ -41,6 +42,7 @@ class Making:
     def inputs(self, model: str | Path | None, branch: str, display: Display) -> Inputs:
         """Those of an encoder, which is loaded, or of stored features."""
         encoder = None
+        distributed.start(choose_device(self.device))
         if model is not None:
             encoder = load(model, branch, layer=self.layer, size=self.size, resize=self.resize, device=self.device)
         return Inputs(encoder, model, self.out, self.precision, self.root, self.download, display)
@@ -149,12 +151,13 @@ def evaluate_branches(
             try:
                 results.append(_evaluate(name, inputs, data, test, settings[name], cached=cached or protocol == ALL))
             except DataError as error:
-                if protocol != ALL:
+                if protocol != ALL or isinstance(error.__cause__, OSError):  # a full disk is no property of the data
                     raise
                 refusals[str(error)] = error
     if not results:
         raise next(iter(refusals.values()))
-    shutil.rmtree(home_of(model, making.out) / LINEAR, ignore_errors=True)  # kept to continue, if interrupted
+    if distributed.is_first():  # it was kept to continue, if interrupted
+        shutil.rmtree(home_of(model, making.out) / LINEAR, ignore_errors=True)
     return results, list(dict.fromkeys([*refusals, *(note for r in results for note in notes_on(r, options))]))
 
 

@@ -82,9 +82,22 @@ def check_options(name: str, *, cached: bool, test: object, features: Mapping[st
             f"--cached is for {_CROPS}, which otherwise trains on random crops; {name} has no such choice."
         )
     takes = "features" if name == ALL else PROTOCOLS[name].takes
-    if takes == "images" and test is not None:
-        raise ConfigError(f"{name} has no test images, received {test}: see docs/protocols.md for its settings.")
-    unused = [option for option, value in features.items() if value not in _USUAL]
-    if takes == "boxes" and unused:
-        option = unused[0].replace("_", "-")
+    given = {option for option, value in features.items() if value not in _USUAL}
+    if takes == "images":
+        _check_own_sizes(name, test, given)
+    elif takes == "boxes" and given:
+        if given & {"size", "resize"}:
+            raise ConfigError(f"{name} has its own sizes of images: write sizes=[480] and test_size=800.")
+        option = min(given).replace("_", "-")
         raise ConfigError(f"{name} trains the whole encoder on images with boxes: it has no --{option}, leave it out.")
+
+
+def _check_own_sizes(name: str, test: object, given: set[str]) -> None:
+    if test is not None:
+        raise ConfigError(f"{name} has no test images, received {test}: see docs/protocols.md for its settings.")
+    if given & {"size", "resize", "precision"}:
+        setting = "side=320 for the square" if name == "copies" else "max_side=224 for the longer side"
+        raise ConfigError(
+            f"{name} has its own rule for the size of images and computes in fp32: --size, --resize and --precision "
+            f"have no meaning there. Write {setting}."
+        )
