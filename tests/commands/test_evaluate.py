@@ -127,7 +127,7 @@ def test_a_misspelt_method_is_told_the_nearest(cli: Cli, labelled: Path, tmp_pat
     assert_one_line(result, "no weights 'cifar-resnt'", str(file), "Did you mean 'cifar-resnet'?", "`carp weights`")
     assert_one_line(cli("embed", f"xyz:{file}", "--data", labelled, "--out", tmp_path / "x"), "no weights 'xyz'")
     assert_one_line(cli("eval", "knn", "swaf:no.pth", "--data", labelled), "Did you mean 'swav'?")
-    assert_one_line(cli("eval", "knn", "12:such/run", "--data", labelled), "no folder 12:such/run")
+    assert_one_line(cli("eval", "knn", "12:such/run", "--data", labelled), "there is no folder", "12:such/run")
 
 
 def test_eval_writes_and_prints_what_it_found(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
