@@ -16,10 +16,11 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.shared import judged
-from carp.config import Config, read_recipe, resolve
+from carp.config import Config, resolve
 from carp.data.loader import SmallImageLoader
 from carp.data.memory import hold_in_memory
 from carp.data.source import ArraySource, open_source
+from carp.recipe import read_recipe
 from carp.training.loop import build_model
 from carp.training.optimiser import build_optimiser
 from carp.training.schedules import Schedules

@@ -25,9 +25,10 @@ import torch
 
 from carp._version import __version__
 from carp.checkpoint import Checkpoint, list_checkpoints, load_newest, write_atomic
-from carp.config import METRICS_KEYS, Config, differences, read_yaml, resolve, to_yaml
+from carp.config import METRICS_KEYS, Config, differences, resolve
 from carp.data.source import Source
 from carp.errors import CheckpointError
+from carp.recipe import read_yaml, to_yaml
 
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic")
 

@@ -12,8 +12,9 @@ import torch
 import yaml
 
 import carp
-from carp.config import Config, list_recipes, parse_overrides, read_recipe, read_yaml, resolve
+from carp.config import Config, resolve
 from carp.model.branch import Branch
+from carp.recipe import list_recipes, parse_overrides, read_recipe, read_yaml
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import TINY, steps_of, tiny_images, write_images
 
@@ -204,6 +205,65 @@ def test_help_answers_at_once_and_without_torch() -> None:
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "carp.cli" in imported
     assert not {"torch", "timm", "torchvision", "pydantic"} & imported
+
+
+def test_help_of_a_protocol_lists_its_settings_without_torch(cli: Cli) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "carp", "eval", "knn", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "k=[10, 20, 100, 200]\n      How many of the nearest images vote" in done.stdout
+    assert "temperature=0.07\n      τ of the vote" in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "carp.evaluation.signatures" in imported
+    assert not {"torch", "timm", "torchvision", "carp.evaluation.knn"} & imported
+    for name, words in (
+        ("few-shot", "shots=[1, 2, 4, 8, 16, full]"),
+        ("linear", "optimisers=[sgd, lars]"),
+        ("retrieval", "multi_scale=false"),
+        ("copies", "depth=20"),
+        ("detection", "train=[2007:trainval, 2012:trainval]"),
+        ("all", "takes no settings"),
+    ):
+        code, out, _ = cli("eval", name, "--help")
+        assert code == 0
+        assert words in out, name
+    assert "`carp eval PROTOCOL --help`" in cli("eval", "--help")[1]
+
+
+def test_mistakes_that_need_no_torch_are_told_without_it(tmp_path: Path) -> None:
+    for words in (
+        ["eval", "kn", "run", "--data", "x"],
+        ["eval", "knn", "run", "--data", "x", "kk=3"],
+        ["eval", "knn", "run", "--data", "x", "--cached"],
+        ["eval", "knn", str(tmp_path / "no"), "--data", "x"],
+        ["eval", "knn", str(tmp_path), "--data", str(tmp_path / "no")],
+        ["eval", "knn", str(tmp_path), "--data", str(tmp_path), "--test", "no"],
+        ["embed", str(tmp_path / "no"), "--data", "x", "--out", "y"],
+    ):
+        command = [sys.executable, "-X", "importtime", "-m", "carp", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        assert "carp: error: " in done.stderr
+        assert "torch" not in imported, words
+
+
+@pytest.mark.parametrize(
+    ("words", "continues"),
+    [(["eval", "knn", "RUN", "--data", "DATA"], True), (["embed", "RUN", "--data", "DATA", "--out", "x"], True),
+     (["train", "DATA", "--dry-run"], False), (["table", "RUN"], False)],
+)  # fmt: skip
+def test_ctrl_c_says_whether_the_same_command_continues(
+    cli: Cli, run: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], continues: bool
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in ("evaluate.evaluate_branches", "embed.embed", "dry_run.dry_run", "table.make_table"):
+        monkeypatch.setattr(f"carp.commands.{place}", interrupt)
+    code, out, err = cli(*({"RUN": run, "DATA": labelled}.get(word, word) for word in words))
+    assert (code, out) == (130, "")
+    assert err == "carp: interrupted." + (
+        " The same command continues: what is finished is kept.\n" if continues else "\n"
+    )
 
 
 def test_demo_trains_evaluates_and_says_where_everything_is(cli: Cli, tmp_path: Path) -> None:

@@ -37,11 +37,14 @@ def test_a_run(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
     assert read_result(file).values == before
 
 
-def test_other_parts(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
-    words = ("eval", "detection", run, "--data", voc, "--out", tmp_path, "--device", "cpu", *SMALL)
-    assert cli(*words, "train=2007:trainval", "--test", "2007:trainval,2007:test")[0] == 0
-    (file,) = (tmp_path / "results").iterdir()
-    assert read_result(file).data["test"] == "2007:trainval 2007:test"
+def test_parts_to_test_on_are_a_setting_or_an_option(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
+    words = ("eval", "detection", run, "--data", voc, "--device", "cpu", *SMALL, "train=2007:trainval")
+    for number, more in enumerate((["test=[2007:trainval,2007:test]"], ["--test", "2007:trainval,2007:test"])):
+        code, out, err = cli(*words, *more, "--out", tmp_path / str(number))
+        assert code == 0, err
+        assert "test: 2007:trainval 2007:test" in out
+        (file,) = (tmp_path / str(number) / "results").iterdir()
+        assert read_result(file).data["test"] == "2007:trainval 2007:test"
 
 
 def test_an_export_stands_for_its_run(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import carp
+from carp.commands import evaluate as evaluate_module
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 
@@ -105,6 +106,30 @@ def test_eval_with_bad_settings(cli: Cli, run: Path, labelled: Path) -> None:
     assert_one_line(cli("eval", "all", run, "k=5", "--data", labelled), "'all' takes no settings")
 
 
+def test_options_that_a_protocol_would_leave_aside_are_refused(cli: Cli, run: Path, labelled: Path) -> None:
+    for name in ("knn", "kmeans", "few-shot", "retrieval", "copies", "detection"):
+        assert_one_line(cli("eval", name, run, "--data", labelled, "--cached"), "--cached is for linear", name)
+        with pytest.raises(carp.errors.ConfigError, match="--cached is for linear"):
+            carp.evaluate(name, run, labelled, cached=True)
+    for words in (["--layer", "layer3"], ["--baselines"], ["--precision", "bf16"], ["--download"]):
+        assert_one_line(cli("eval", "detection", run, "--data", labelled, *words), f"it has no {words[0]}")
+    with pytest.raises(carp.errors.ConfigError, match="detection has its own sizes of images: write sizes="):
+        carp.evaluate("detection", run, labelled, size=64)
+    for name, setting in (("retrieval", "max_side=224"), ("copies", "side=320")):
+        result = cli("eval", name, run, "--data", labelled, "--size", 64)
+        assert_one_line(result, f"{name} has its own rule for the size of images", setting)
+
+
+def test_a_misspelt_method_is_told_the_nearest(cli: Cli, labelled: Path, tmp_path: Path) -> None:
+    file = tmp_path / "weights.th"
+    file.write_bytes(b"")
+    result = cli("eval", "knn", f"cifar-resnt:{file}", "--data", labelled)
+    assert_one_line(result, "no weights 'cifar-resnt'", str(file), "Did you mean 'cifar-resnet'?", "`carp weights`")
+    assert_one_line(cli("embed", f"xyz:{file}", "--data", labelled, "--out", tmp_path / "x"), "no weights 'xyz'")
+    assert_one_line(cli("eval", "knn", "swaf:no.pth", "--data", labelled), "Did you mean 'swav'?")
+    assert_one_line(cli("eval", "knn", "12:such/run", "--data", labelled), "there is no folder", "12:such/run")
+
+
 def test_eval_writes_and_prints_what_it_found(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
     code, out, err = cli("eval", "knn", run, "--data", labelled, "--baselines", "k=5", "--out", tmp_path)
     assert code == 0, err
@@ -122,6 +147,7 @@ def test_eval_writes_and_prints_what_it_found(cli: Cli, run: Path, labelled: Pat
         for value in result["values"].values():
             assert 0 <= value <= 1
             assert f"{100 * value:.1f}" in out
+    assert "test: leave one out\n" in out
 
 
 def test_other_settings_write_another_file_and_the_same_settings_the_same(
@@ -148,6 +174,32 @@ def test_all_shows_every_protocol_that_the_data_allow(cli: Cli, run: Path, label
     for word in ("k-NN, top-1, k = 20", "k-means, NMI", "Linear, top-1", "Few-shot, top-1, n = 16"):
         assert word in out
     assert len(list((tmp_path / "results").iterdir())) == 8
+    assert len(list((tmp_path / "results").glob("few-shot-*.json"))) == 2
+    assert f"test: {labelled}\n" in out
+    assert err.count("too few images for k = 100, 200; taken were k = 10, 20.") == 1
+    assert len(set(err.splitlines())) == len(err.splitlines())
+
+
+def test_all_tells_of_unreadable_images_once(cli: Cli, run: Path, tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "images", tiny_images(44), classes=2)
+    for path in sorted(folder.glob("*/*.png"))[:4]:
+        path.write_bytes(b"")
+    code, out, err = cli("eval", "all", run, "--data", folder, "--out", tmp_path, "--branch", "teacher")
+    assert code == 0, err
+    assert err.count("4 of 44 images") == 1
+    assert "k-NN: leave one out; k-means: the same images; Linear, Few-shot: 20% of every class, held out" in out
+
+
+def test_all_loads_every_encoder_once(
+    run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    load = evaluate_module.load
+    monkeypatch.setattr(
+        evaluate_module, "load", lambda *words, **named: loaded.append(words[1]) or load(*words, **named)
+    )
+    evaluate_module.evaluate_branches("all", run, labelled, out=tmp_path)
+    assert loaded == ["student", "teacher"]
 
 
 def test_stored_features_are_evaluated_without_the_encoder(
@@ -161,7 +213,11 @@ def test_stored_features_are_evaluated_without_the_encoder(
     assert code == 0
     assert f"{100 * carp.evaluate('knn', run, labelled, k=5, out=tmp_path).values['top1@5']:.1f}" in out
     assert_one_line(cli("eval", "knn", "--data", tmp_path / "flat"), "has no labels")
-    assert_one_line(cli("embed", run, "--data", labelled, "--out", tmp_path / "flat"), "other features", str(flat))
+    words = ["embed", run, "--data", labelled, "--out"]
+    assert_one_line(cli(*words, tmp_path / "flat"), "other features", f"of the 64 images {flat}, not the 66 images")
+    for more in (["--branch", "student"], ["--layer", "layer3"]):
+        result = cli(*words, tmp_path / "labelled", *more)
+        assert_one_line(result, "of run (teacher, layer encoder), not run (", more[1])
 
 
 def test_features_of_two_encoders_are_not_compared(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from carp.config import list_recipes
+from carp.recipe import list_recipes
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import carp
-from carp.config import check_keys, parse_overrides
-from carp.evaluation.protocols import PROTOCOLS, check_settings, settings_of
+from carp.commands.protocols import OF_ALL, find_protocol
+from carp.config import check_keys
+from carp.evaluation.protocols import check_settings
+from carp.recipe import parse_overrides
 from tests.commands.conftest import Cli
 from tests.commands.test_detection import SMALL
 from tests.evaluation.voc_tree import write_voc
@@ -65,12 +67,12 @@ def test_settings_of_the_commands_are_valid_as_written() -> None:
     inline = [word for word in re.findall(r"`(\w+=[^`]+)`", README) if word != "key=value"]
     assert words
     assert inline
-    protocols = {key: name for name, function in PROTOCOLS.items() for key in settings_of(function)}
+    protocols = {key: name for name in OF_ALL for key in find_protocol(name).settings()}
     for text in (*words, *inline):
         overrides = parse_overrides(text.split())
         ours = {key: value for key, value in overrides.items() if key in protocols}
         for key, value in ours.items():
-            check_settings(protocols[key], PROTOCOLS[protocols[key]], {key: value})
+            check_settings(protocols[key], find_protocol(protocols[key]).load(), {key: value})
         check_keys({key: value for key, value in overrides.items() if key not in ours})
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import carp
-from carp.config import check_keys, parse_overrides
+from carp.config import check_keys
+from carp.recipe import parse_overrides
 from tests.commands.conftest import Cli, assert_one_line
 from tests.data.test_datasets import resize_row
 from tests.data.test_named_sets import write_voc

@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -20,6 +21,7 @@ from carp.data.loader import (
     IMAGENET_STD,
     PhotoLoader,
     SmallImageLoader,
+    by_workers,
     make_loader,
     normalise,
 )
@@ -71,6 +73,20 @@ def test_more_workers_than_cores_are_nobodys_warning(folder, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert len(list(PhotoLoader(folder, photo_config(workers=2)).batches(0, 1))) == 1
+
+
+class _Threads:
+    """What a worker finds, as a data set."""
+
+    def __getitems__(self, _items):
+        return cv2.getNumThreads()
+
+
+def test_workers_are_forked_when_opencv_has_no_threads_which_they_would_wait_for():
+    cv2.setNumThreads(2)
+    pixels = np.zeros((500, 500, 3), dtype=np.uint8)
+    cv2.warpPerspective(pixels, np.eye(3), (500, 500))
+    assert list(by_workers(_Threads(), [[(0, 0)], [(0, 1)]], 2)) == [1, 1]
 
 
 def test_photographs_come_out_the_same_with_any_number_of_workers(folder):

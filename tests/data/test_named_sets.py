@@ -245,32 +245,33 @@ def test_folders_of_classes_serve_any_data_set(tmp_path: Path, resize: Callable[
         open_source("dataset:pets:trainval", root=tmp_path)
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_what_torchvision_keeps(name: str, tmp_path: Path, resize: Callable[..., None], monkeypatch: Any) -> None:
+@pytest.fixture(params=LAYOUTS)
+def kept(
+    request: pytest.FixtureRequest, tmp_path: Path, resize: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """The name of a data set that is there as torchvision keeps it."""
     for module in ("stl10", "flowers102"):  # these are told to trust other files than the published ones
         monkeypatch.setattr(f"torchvision.datasets.{module}.check_integrity", lambda *_: True)
+    name = str(request.param)
     resize(name, 4, 4, 102 if name == "flowers" else 2)  # the names of the flowers are fixed
     LAYOUTS[name](tmp_path)
-    sources = {part: open_source(f"dataset:{name}:{part}", root=tmp_path, download=True) for part in PARTS}
+    return name
+
+
+def test_what_torchvision_keeps(kept: str, tmp_path: Path) -> None:
+    sources = {part: open_source(f"dataset:{kept}:{part}", root=tmp_path, download=True) for part in PARTS}
     for part, source in sources.items():
         assert source.labels is not None
         seen = {(int(source.labels[i]), round(int(read(source, i)[0, 0, 0]) / 20)) for i in range(4)}
         assert seen == {(i % 2, grey(part, i) // 20) for i in range(4)}
     assert sources["train"].classes == sources["test"].classes
-    assert look(BY_NAME[name], tmp_path).state == "present"
+    assert look(BY_NAME[kept], tmp_path).state == "present"
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_labels_are_known_without_opening_the_images(
-    name: str, tmp_path: Path, resize: Callable[..., None], monkeypatch: Any
-) -> None:
-    for module in ("stl10", "flowers102"):
-        monkeypatch.setattr(f"torchvision.datasets.{module}.check_integrity", lambda *_: True)
-    resize(name, 4, 4, 102 if name == "flowers" else 2)
-    LAYOUTS[name](tmp_path)
+def test_labels_are_known_without_opening_the_images(kept: str, tmp_path: Path) -> None:
     for file in [*tmp_path.rglob("*.jpg"), *tmp_path.rglob("*.ppm")]:
         file.write_bytes(b"")
-    labels = open_source(f"dataset:{name}", root=tmp_path).labels
+    labels = open_source(f"dataset:{kept}", root=tmp_path).labels
     assert labels is not None
     assert sorted(labels.tolist()) == [0, 0, 1, 1]
 

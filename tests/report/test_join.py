@@ -84,6 +84,34 @@ def test_results_on_other_images_are_told() -> None:
     assert "knn on birds: these results were not measured on the same images" in note
 
 
+def test_many_results_that_do_not_compare_are_a_few_notes() -> None:
+    def on(data: str, protocol: str, test: str, name: str) -> Source:
+        described = {"train": data, "test": test, "fingerprints": [test]}
+        return at(name, Result(protocol, {"top1": 0.5}, data=described, model={"name": name, "hash": name}))
+
+    places = [(f"set{i}", protocol) for i in range(5) for protocol in ("knn", "linear")]
+    (note,) = join([on(*place, test, name) for place in places for test, name in (("x", "a"), ("y", "b"))])[2]
+    assert note.startswith("knn, linear on set0; knn, linear on set1; knn, linear on set2; and 2 more data sets: these")
+
+
+def test_results_of_one_pair_of_files_are_one_note() -> None:
+    values = {f"top1_k{k}": 0.5 for k in (10, 100, 200)}
+    pairs = [
+        (
+            at(f"old{i}", result(0.5, name=f"m{i}", **values), "1"),
+            at(f"new{i}", result(0.6, name=f"m{i}", **dict.fromkeys(values, 0.6)), "2"),
+        )
+        for i in range(5)
+    ]
+    notes = join([source for pair in pairs for source in pair])[2]
+    assert len(notes) == 4
+    assert notes[0] == (
+        "two results for knn cifar10 top1_k20 of m0 (teacher) and 3 more of its values: 50.0 in old0 and 60.0 in new0; "
+        "the newest, which is the latter, is shown."
+    )
+    assert notes[-1] == "2 more pairs of files have two results for one value; the newest is shown."
+
+
 def test_marks_go_by_the_number_that_is_shown() -> None:
     rows = tuple(Row(name) for name in "abcde")
     numbers = (90.04, 90.01, 80.0, 70.0, 99.0)

@@ -13,6 +13,8 @@ from carp.cli.app import app
 from carp.errors import CarpError, Interrupted
 
 _INTERRUPTED = 130
+# These keep what is finished: steps of a run, features, copies of images
+_CONTINUING = ("train", "demo", "embed", "eval", "duplicates", "data attack")
 
 
 def main() -> None:
@@ -20,18 +22,18 @@ def main() -> None:
     try:
         code = app(prog_name="carp", standalone_mode=False)
         if code == _INTERRUPTED:  # some versions of Typer make it of Ctrl-C, and say nothing
-            _end("interrupted", _INTERRUPTED)
+            _end(_interrupted(), _INTERRUPTED)
         sys.exit(code)
     except CarpError as error:
         kind = "" if isinstance(error, Interrupted) else "error: "
         _end(f"{kind}{error}", error.exit_code)
     except KeyboardInterrupt:
-        _end("interrupted", _INTERRUPTED)
+        _end(_interrupted(), _INTERRUPTED)
     except Exception as error:
         # Some versions of Typer bring their own copy of click, so its exceptions are known by what they have
         name = type(error).__name__
         if name == "Abort":
-            _end("interrupted", _INTERRUPTED)
+            _end(_interrupted(), _INTERRUPTED)
         if not hasattr(error, "format_message"):
             if not _first_to_tell(1)[0]:
                 sys.exit(1)
@@ -40,6 +42,13 @@ def main() -> None:
             error.show()  # type: ignore[attr-defined]
             sys.exit(2)
         _end(f"error: {_usage(error)}", 2)
+
+
+def _interrupted() -> str:
+    """What happened, and whether anything is lost by it."""
+    command = " ".join(sys.argv[1:3])
+    continues = any(f"{command} ".startswith(f"{name} ") for name in _CONTINUING) and "--dry-run" not in sys.argv
+    return "interrupted." + (" The same command continues: what is finished is kept." if continues else "")
 
 
 def _usage(error: Any) -> str:

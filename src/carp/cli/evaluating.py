@@ -5,24 +5,13 @@ from typing import Annotated
 
 import typer
 
+from carp.cli import words
 from carp.cli.app import app
-from carp.cli.words import (
-    WITH_SETTINGS,
-    Branches,
-    Device,
-    Download,
-    Layer,
-    Precision,
-    Resize,
-    Root,
-    Size,
-    is_first_process,
-    parse_protocol,
-)
+from carp.cli.protocol_help import EvalCommand
 from carp.errors import ConfigError
 
 
-@app.command("eval", context_settings=WITH_SETTINGS)
+@app.command("eval", cls=EvalCommand, context_settings=words.WITH_SETTINGS)
 def _eval(
     context: typer.Context,
     protocol: Annotated[
@@ -53,12 +42,12 @@ def _eval(
         str | None,
         typer.Option(help="Labelled images to test on. Default: k-NN leaves one out, others hold out a fifth."),
     ] = None,
-    branch: Branches = None,
+    branch: words.Branches = None,
     baselines: Annotated[bool, typer.Option("--baselines", help="Also raw pixels and the untrained encoder.")] = False,
-    layer: Layer = "encoder",
-    size: Size = None,
-    resize: Resize = None,
-    precision: Precision = "fp32",
+    layer: words.Layer = "encoder",
+    size: words.Size = None,
+    resize: words.Resize = None,
+    precision: words.Precision = "fp32",
     cached: Annotated[
         bool, typer.Option("--cached", help="linear: on stored features, without random crops; seconds.")
     ] = False,
@@ -71,32 +60,33 @@ def _eval(
             help="Folder for results and features. Default: the run; of weights, a folder of their name here."
         ),
     ] = None,
-    root: Root = None,
-    download: Download = False,
-    device: Device = "auto",
+    root: words.Root = None,
+    download: words.Download = False,
+    device: words.Device = "auto",
 ) -> None:
     """Evaluate the student and the teacher of a run, weights of another method, or stored features."""
-    words = [*([model] if model and ("=" in model or model.startswith("-")) else []), *(settings or [])]
-    if words and words[0] == model:
+    plain = [*([model] if model and ("=" in model or model.startswith("-")) else []), *(settings or [])]
+    if plain and plain[0] == model:
         model = None
     model = weights or model
-    overrides = parse_protocol(context, protocol, words)
+    overrides = words.parse_protocol(context, protocol, plain)
     overrides |= {key: value for key, value in (("queries", queries), ("truth", truth)) if value is not None}
     if not data:
         raise ConfigError("--data is missing: give labelled images, e.g. --data LABELLED_FOLDER.")
-    if protocol == "detection":
-        from carp.commands.detection import detection_branches
-        from carp.report.tables import print_results
+    making = {
+        "layer": layer,
+        "size": size,
+        "resize": resize,
+        "precision": precision,
+        "root": root,
+        "download": download,
+    }
+    from carp.commands.protocols import check_options
 
-        if test is not None:  # parts of VOC, as in train=2007:trainval
-            overrides["test"] = test.split(",")
-        if size is not None or resize is not None:
-            raise ConfigError("detection has its own sizes of images: write sizes=[480] and test_size=800.")
-        print_results(
-            detection_branches(model, data, branches=branch or ["teacher"], out=out, device=device, **overrides)
-        )
-        return
-    if model is None and out is None:
+    check_options(protocol, cached=cached, test=test, features={**making, "baselines": baselines})
+    words.check_model(model)
+    words.check_data(data, test, queries)
+    if model is None and out is None and protocol != "detection":
         out = Path()
     from carp.commands.evaluate import evaluate_branches
     from carp.commands.labelled import home_of
@@ -105,26 +95,21 @@ def _eval(
 
     if baselines and model is not None and is_weights(model):
         raise ConfigError("--baselines are those of a run: raw pixels and the encoder that it started from.")
-    branches = [*(branch or ["student", "teacher"]), *(["raw pixels", "untrained"] if baselines else [])]
+    usual = ["teacher"] if protocol == "detection" else ["student", "teacher"]
     results, notes = evaluate_branches(
         protocol,
         model,
         data,
-        branches=branches,
-        test=test,
-        layer=layer,
-        size=size,
-        resize=resize,
-        precision=precision,
+        branches=[*(branch or usual), *(["raw pixels", "untrained"] if baselines else [])],
+        test=overrides.pop("test", test),  # a setting of detection
         cached=cached,
         out=out,
-        root=root,
-        download=download,
         device=device,
         quiet=False,
+        **making,
         **overrides,
     )
-    if is_first_process():
+    if words.is_first_process():
         print_results(results)
         for note in notes:
             typer.echo(f"note: {note}", err=True)

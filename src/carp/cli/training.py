@@ -97,7 +97,7 @@ def _recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe's file. Default: list all.")] = None,
 ) -> None:
     """List the recipes that ship with CARP, or show one."""
-    from carp.config import list_recipes, read_recipe, recipe_path
+    from carp.recipe import list_recipes, read_recipe, recipe_path
 
     if name is not None:
         read_recipe(name)  # so that a mistake is told as everywhere

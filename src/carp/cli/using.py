@@ -6,17 +6,8 @@ from typing import Annotated
 
 import typer
 
+from carp.cli import words
 from carp.cli.app import app
-from carp.cli.words import (
-    Device,
-    Download,
-    Layer,
-    Precision,
-    Resize,
-    Root,
-    Size,
-    is_first_process,
-)
 
 
 @app.command("embed")
@@ -25,19 +16,21 @@ def _embed(
     data: Annotated[str, typer.Option(help="Images of any kind (docs/data.md), labelled or not.")],
     out: Annotated[Path, typer.Option(help="Folder for the features; the same command again continues there.")],
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
-    layer: Layer = "encoder",
-    size: Size = None,
-    resize: Resize = None,
-    precision: Precision = "fp32",
+    layer: words.Layer = "encoder",
+    size: words.Size = None,
+    resize: words.Resize = None,
+    precision: words.Precision = "fp32",
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
     form: Annotated[
         str, typer.Option("--format", help="npy; parquet and csv write one file more into the folder.")
     ] = "npy",
-    root: Root = None,
-    download: Download = False,
-    device: Device = "auto",
+    root: words.Root = None,
+    download: words.Download = False,
+    device: words.Device = "auto",
 ) -> None:
     """Turn images into features and keep them: vectors, labels, paths, and what made them."""
+    words.check_model(model)
+    words.check_data(data)
     from carp.commands.embed import embed
 
     store = embed(
@@ -56,7 +49,7 @@ def _embed(
         device=device,
         quiet=False,
     )
-    if is_first_process():
+    if words.is_first_process():
         typer.echo(f"features: {out}   {len(store.features):,} images × {store.features.shape[1]}")
 
 
@@ -90,7 +83,7 @@ def _search(
         str | None, typer.Option(help="The images of the index, if not where they were; for the sheet.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    device: Device = "auto",
+    device: words.Device = "auto",
 ) -> None:
     """Find the images that are most similar to query images."""
     from carp.commands.search import search
@@ -120,13 +113,14 @@ def _duplicates(
     features: Annotated[
         Path | None, typer.Option(help="Folder of `carp embed` for the same images. Default: features in --out.")
     ] = None,
-    size: Size = None,
-    resize: Resize = None,
-    precision: Precision = "fp32",
+    size: words.Size = None,
+    resize: words.Resize = None,
+    precision: words.Precision = "fp32",
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
-    device: Device = "auto",
+    device: words.Device = "auto",
 ) -> None:
     """Group the near-copies among images, for a person to look at. Nothing is deleted."""
+    words.check_model(model)
     from carp.commands.duplicates import duplicates
     from carp.report.copies_page import print_copies
 
@@ -155,6 +149,7 @@ def _export(
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
 ) -> None:
     """Write an encoder for another library, read it back there, and compare its features."""
+    words.check_model(model)
     from carp.commands.export import export
 
     for line in export(model, out, form=form, branch=branch).lines():

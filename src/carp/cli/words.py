@@ -1,14 +1,14 @@
 """The words of a command: settings as key=value, and the options that several commands have."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from carp.errors import ConfigError, nearest
+from carp.errors import CheckpointError, ConfigError, DataError, nearest
 
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.")
@@ -33,28 +33,55 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
 
 def parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
     """Read key=value words; an option that does not exist is told the nearest one, or its spelling as a setting."""
-    from carp.config import Config, parse_overrides
+    from carp.config import Config
+    from carp.recipe import parse_overrides
 
-    for place, word in enumerate(words):
-        if not word.startswith("-"):
-            continue
-        option, _, value = word.partition("=")
-        key = option.lstrip("-").replace("-", "_")
-        if key in Config.model_fields:
-            after = "true" if Config.model_fields[key].annotation is bool else "".join(words[place + 1 : place + 2])
-            setting = f"{key}={value or after or 'VALUE'}"
-            raise ConfigError(f"there is no option '{option}': settings are written key=value, here {setting}.")
-        options = _options(context)
-        raise ConfigError(
-            f"there is no option '{option}'.{_nearest(key, options, Config.model_fields)} "
-            f"Options: {', '.join(options)}; `carp settings` lists the settings."
-        )
+    flags = {key for key, field in Config.model_fields.items() if field.annotation is bool}
+    _refuse_unknown_options(context, words, Config.model_fields, "`carp settings` lists the settings", flags)
     overrides = parse_overrides(words)
     _refuse_options(context, overrides)
     for key in overrides:
         if key not in Config.model_fields:
             raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)}")
     return overrides
+
+
+def parse_protocol(context: typer.Context, protocol: str, words: list[str]) -> dict[str, Any]:
+    """The same for the settings of a protocol; their values are checked where they are used."""
+    from carp.commands.protocols import ALL, check_protocol, find_protocol
+    from carp.evaluation.protocols import check_names
+    from carp.recipe import parse_overrides
+
+    check_protocol(protocol)
+    known = [] if protocol == ALL else list(find_protocol(protocol).settings())
+    _refuse_unknown_options(context, words, known, f"settings of {protocol}: {', '.join(known) or 'none'}")
+    if plain := [word for word in words if "=" not in word]:
+        raise ConfigError(f"settings are written key=value, without spaces around '=', received '{plain[0]}'.")
+    overrides = parse_overrides(words)
+    _refuse_options(context, {key: value for key, value in overrides.items() if key not in known})
+    if protocol == ALL and overrides:
+        raise ConfigError(f"'all' takes no settings, received {min(overrides)}: give them to one protocol.")
+    check_names(protocol, overrides, known)
+    return overrides
+
+
+def _refuse_unknown_options(
+    context: typer.Context, words: list[str], settings: Collection[str], where: str, flags: Collection[str] = ()
+) -> None:
+    """Tell of a word that looks like an option: how it is written as a setting, or the nearest that there is."""
+    for place, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        option, _, value = word.partition("=")
+        key = option.lstrip("-").replace("-", "_")
+        if key in settings:
+            after = "true" if key in flags else "".join(words[place + 1 : place + 2])
+            setting = f"{key}={value or after or 'VALUE'}"
+            raise ConfigError(f"there is no option '{option}': settings are written key=value, here {setting}.")
+        options = _options(context)
+        raise ConfigError(
+            f"there is no option '{option}'.{_nearest(key, options, settings)} Options: {', '.join(options)}; {where}."
+        )
 
 
 def _refuse_options(context: typer.Context, overrides: dict[str, Any]) -> None:
@@ -77,30 +104,25 @@ def _options(context: typer.Context) -> list[str]:
     return [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
 
 
-def parse_protocol(context: typer.Context, protocol: str, words: list[str]) -> dict[str, Any]:
-    """Read key=value words; an option that does not exist is told the nearest one, or its spelling as a setting."""
-    from carp.commands.evaluate import ALL, find_protocol
-    from carp.config import parse_overrides
-    from carp.evaluation.protocols import settings_of
+def check_model(model: str | None) -> None:
+    """Tell of a place that does not exist before anything slow is imported; `METHOD:FILE` is looked at later."""
+    if model is not None and ":" not in model and not Path(model).expanduser().exists():
+        raise CheckpointError(
+            f"there is no folder or file {model}. Give the --out folder of `carp train`; `carp weights` tells which "
+            "files go in its place."
+        )
 
-    known = [] if protocol == ALL else list(settings_of(find_protocol(protocol)))
-    for place, word in enumerate(words):
-        if word.startswith("-"):
-            option, _, value = word.partition("=")
-            key = option.lstrip("-").replace("-", "_")
-            if key in known:
-                setting = f"{key}={value or ''.join(words[place + 1 : place + 2]) or 'VALUE'}"
-                raise ConfigError(f"there is no option '{option}': settings are written key=value, here {setting}.")
-            options = _options(context)
-            raise ConfigError(
-                f"there is no option '{option}'.{nearest(option, options)} Options: {', '.join(options)}; settings of "
-                f"{protocol}: {', '.join(known) or 'none'}."
+
+def check_data(*places: str | None) -> None:
+    """The same for images; prefixes (`dataset:pets`) and patterns of names are looked at later."""
+    from carp.data.patterns import is_pattern
+
+    for place in places:
+        if place and ":" not in place and not is_pattern(place) and not Path(place).expanduser().exists():
+            raise DataError(
+                f"there is no folder {place}. Give a folder of images, a list (.txt, .csv), tar shards, Parquet files "
+                "or a data set by name: docs/data.md."
             )
-        if "=" not in word:
-            raise ConfigError(f"settings are written key=value, without spaces around '=', received '{word}'.")
-    overrides = parse_overrides(words)
-    _refuse_options(context, overrides)
-    return overrides
 
 
 def is_first_process() -> bool:

@@ -16,7 +16,6 @@ from carp.evaluation.detection import detection
 from carp.evaluation.detection_data import fingerprint, read_voc
 from carp.evaluation.protocols import check_settings
 from carp.evaluation.result import Result
-from carp.features.encoder import is_weights
 from carp.features.portable import open_portable
 from carp.run_folder import versions
 from carp.training.display import Display
@@ -29,8 +28,8 @@ def evaluate_detection(
     model: str | Path | None,
     data: Openable,
     *,
-    train: Sequence[str] = TRAIN,
-    test: Sequence[str] = TEST,
+    train: str | Sequence[str] = TRAIN,
+    test: str | Sequence[str] = TEST,
     branch: str = "teacher",
     out: str | Path | None = None,
     device: str = "auto",
@@ -45,7 +44,7 @@ def evaluate_detection(
         model: A run folder, or weights: FILE or METHOD:FILE (`carp weights`).
         data: The folder that has VOCdevkit.
         train: Parts to train on, YEAR:LIST.
-        test: Parts to test on.
+        test: Parts to test on, YEAR:LIST; also --test.
         branch: Which encoder of a run.
         out: Folder for the state and `results`; the run if None, or for weights a folder of their name, here.
         device: Where to train.
@@ -55,6 +54,7 @@ def evaluate_detection(
     if distributed.world_size() > 1:
         raise ConfigError("detection trains in one process: run it without torchrun.")
     settings = check_settings("detection", detection, settings)
+    train, test = (tuple(parts.split(",") if isinstance(parts, str) else parts) for parts in (train, test))
     if model is None:
         raise ConfigError("detection trains on images: give a run folder, or weights with --weights FILE.")
     encoder, display = open_portable(model, branch), Display(quiet=quiet)
@@ -91,7 +91,7 @@ def evaluate_detection(
     result = replace(
         result,
         data={
-            "name": "voc0712" if (tuple(train), tuple(test)) == (TRAIN, TEST) else " ".join(train),
+            "name": "voc0712" if (train, test) == (TRAIN, TEST) else " ".join(train),
             "train": " ".join(train),
             "test": " ".join(test),
             "fingerprints": [fingerprint(part) for part in images],
@@ -101,18 +101,3 @@ def evaluate_detection(
     )
     write_result(result, folder)
     return result
-
-
-def detection_branches(
-    model: str | None, data: str, *, branches: Sequence[str], out: Path | None, device: str, **settings: Any
-) -> list[Result]:
-    """For the command line: every branch, with progress."""
-    parts = {
-        name: [value] if isinstance(value, str) else value
-        for name in ("train", "test")
-        if (value := settings.pop(name, None)) is not None
-    }
-    return [
-        evaluate_detection(model, data, branch=branch, out=out, device=device, quiet=False, **parts, **settings)
-        for branch in (branches if model is None or not is_weights(model) else ["teacher"])
-    ]

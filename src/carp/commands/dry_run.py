@@ -8,13 +8,14 @@ import torch
 
 from carp.commands.inputs import open_data
 from carp.commands.train import counted
-from carp.config import SMALL_IMAGE, Config, to_yaml
+from carp.config import SMALL_IMAGE, Config
 from carp.data.decode import pixel_limit
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
 from carp.data.source import Openable, Source
 from carp.device import available_memory, choose_device
 from carp.errors import CarpError
+from carp.recipe import to_yaml
 from carp.training.display import Display
 from carp.training.estimate import Estimate, estimate
 from carp.training.schedules import Schedules

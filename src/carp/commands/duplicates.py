@@ -66,9 +66,7 @@ def duplicates(
     else:
         source = open_images(data, model, display, root=None, download=False)
         encoder = load(model, size=size, resize=resize, device=device)
-        store = store_features(
-            encoder, source, stored, display, precision=precision, batch_size=batch_size, model=model
-        )
+        store = store_features(encoder, source, stored, display, precision=precision, batch_size=batch_size)
     with display.counting("comparing bytes", len(store.features)) as progress:
         firsts = first_identical(source, store.image_of_row(), progress)
     with display.counting("comparing features", len(store.features)) as progress:

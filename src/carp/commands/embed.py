@@ -58,7 +58,7 @@ def embed(
     display = Display(quiet=quiet or distributed.rank() > 0)
     encoder = load(model, branch, layer=layer, size=size, resize=resize, device=device)
     source = open_images(data, model, display, root=root, download=download)
-    store = store_features(encoder, source, Path(out), display, precision=precision, batch_size=batch_size, model=model)
+    store = store_features(encoder, source, Path(out), display, precision=precision, batch_size=batch_size)
     if form != "npy" and distributed.rank() == 0:
         (write_parquet if form == "parquet" else write_csv)(store)
     return store

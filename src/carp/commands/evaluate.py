@@ -1,23 +1,22 @@
 """`carp eval`: how good are the features?"""
 
-import inspect
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 from carp import distributed
-from carp.commands.detection import evaluate_detection
+from carp.commands.evaluation_notes import notes_on, usual_neighbours
 from carp.commands.labelled import LINEAR, Inputs, home_of
-from carp.commands.ranked import find_copies, retrieve
+from carp.commands.protocols import ALL, OF_ALL, check_options, check_protocol, find_protocol
 from carp.commands.result_files import write_result
 from carp.data.source import Openable
 from carp.device import choose_device
-from carp.errors import ConfigError, DataError, nearest
+from carp.errors import ConfigError, DataError
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear_images import linear_on_images
-from carp.evaluation.protocols import ON_IMAGES, PROTOCOLS, SINGLE_LABEL, check_settings, settings_of
+from carp.evaluation.protocols import check_settings
 from carp.evaluation.result import Result
 from carp.features.encoder import is_weights, load
 from carp.features.extract import Precision
@@ -26,9 +25,27 @@ from carp.features.store import Origin, Store
 from carp.run_folder import versions
 from carp.training.display import Display
 
-ALL = "all"
-# These look at images in their own sizes, and at their names
-RANKED: dict[str, Callable[..., tuple[Result, Origin]]] = {"retrieval": retrieve, "copies": find_copies}
+
+@dataclass(frozen=True)
+class Making:
+    """How features are made of images, and where they are kept; see `evaluate`."""
+
+    layer: str = ENCODER
+    size: int | None = None
+    resize: int | None = None
+    precision: Precision = "fp32"
+    out: str | Path | None = None
+    root: str | Path | None = None
+    download: bool = False
+    device: str = "auto"
+
+    def inputs(self, model: str | Path | None, branch: str, display: Display) -> Inputs:
+        """Those of an encoder, which is loaded, or of stored features."""
+        encoder = None
+        distributed.start(choose_device(self.device))
+        if model is not None:
+            encoder = load(model, branch, layer=self.layer, size=self.size, resize=self.resize, device=self.device)
+        return Inputs(encoder, model, self.out, self.precision, self.root, self.download, display)
 
 
 def evaluate(
@@ -81,28 +98,118 @@ def evaluate(
         Named values, what made them, and what lies behind them. Images that cannot be read are left out, with a
         warning.
     """
-    run = find_protocol(protocol)
-    if protocol in ON_IMAGES:
-        return evaluate_detection(
-            model, cast(Openable, data), branch=branch, out=out, device=device, quiet=quiet, **settings
-        )
-    settings = check_settings(protocol, run, settings)
-    display = Display(quiet=quiet or distributed.rank() > 0)
-    distributed.start(choose_device(device))
-    encoder = None if model is None else load(model, branch, layer=layer, size=size, resize=resize, device=device)
-    inputs = Inputs(encoder, model, out, precision, root, download, display)
-    if protocol in RANKED:
-        if test is not None:
-            raise ConfigError(
-                f"{protocol} has no test images, received {test}: see docs/protocols.md for its settings."
-            )
-        if size is not None or resize is not None or precision != "fp32":
-            setting = "side=320 for the square" if protocol == "copies" else "max_side=224 for the longer side"
-            raise ConfigError(
-                f"{protocol} has its own rule for the size of images and computes in fp32: --size, --resize and "
-                f"--precision have no meaning there. Write {setting}."
-            )
-        result, origin = run(inputs, data, **settings)
+    making = Making(layer, size, resize, precision, out, root, download, device)
+    settings = _checked(protocol, making, test, settings, cached=cached)
+    if find_protocol(protocol).takes == "boxes":
+        return _on_boxes(model, data, test, branch, making, settings, quiet=quiet)
+    inputs = making.inputs(model, branch, Display(quiet=quiet or distributed.rank() > 0))
+    return _evaluate(protocol, inputs, data, test, settings, cached=cached)
+
+
+def evaluate_branches(
+    protocol: str,
+    model: str | Path | None,
+    data: Openable,
+    *,
+    branches: Sequence[str] = ("student", "teacher"),
+    test: Openable | None = None,
+    cached: bool = False,
+    quiet: bool = True,
+    **options: Any,
+) -> tuple[list[Result], list[str]]:
+    """Evaluate several encoders of a run; with the protocol `all` by every protocol that the data allow.
+
+    Args:
+        protocol: As in `evaluate`, or `all`: linear classifiers are then trained on stored features, because augmented
+            images take hours.
+        model: A run folder, or weights, which have but one encoder.
+        data: Labelled images.
+        branches: Encoders of the run.
+        test: Labelled images to test on.
+        cached: As in `evaluate`.
+        quiet: Show no progress.
+        **options: Those of `Making`, and the settings of the protocol.
+
+    Returns:
+        The results, and notes: what was chosen, what is empty, which protocols the data do not allow.
+    """
+    check_protocol(protocol)
+    if model is None or is_weights(model):
+        branches = ("teacher",)
+    making = Making(**{f.name: options.pop(f.name) for f in fields(Making) if f.name in options})
+    if protocol == ALL and options:
+        raise ConfigError(f"'all' takes no settings, received {sorted(options)[0]}: give them to one protocol.")
+    names = OF_ALL if protocol == ALL else (protocol,)
+    settings = {name: _checked(name, making, test, options, cached=cached and protocol != ALL) for name in names}
+    display = Display(quiet=quiet or distributed.rank() > 0)  # of all, so that nothing is told twice
+    results, refusals = list[Result](), dict[str, DataError]()
+    for branch in branches:
+        if find_protocol(names[0]).takes == "boxes":
+            results.append(_on_boxes(model, data, test, branch, making, options, quiet=quiet))
+            continue
+        inputs = making.inputs(model, branch, display)
+        for name in names:
+            try:
+                results.append(_evaluate(name, inputs, data, test, settings[name], cached=cached or protocol == ALL))
+            except DataError as error:
+                if protocol != ALL or isinstance(error.__cause__, OSError):  # a full disk is no property of the data
+                    raise
+                refusals[str(error)] = error
+    if not results:
+        raise next(iter(refusals.values()))
+    if distributed.is_first():  # it was kept to continue, if interrupted
+        shutil.rmtree(home_of(model, making.out) / LINEAR, ignore_errors=True)
+    return results, list(dict.fromkeys([*refusals, *(note for r in results for note in notes_on(r, options))]))
+
+
+def _checked(
+    protocol: str, making: Making, test: object, settings: Mapping[str, Any], *, cached: bool
+) -> dict[str, Any]:
+    """The settings of a protocol, before anything is loaded."""
+    found = find_protocol(protocol)
+    features = {key: value for key, value in asdict(making).items() if key not in ("out", "device")}
+    check_options(protocol, cached=cached, test=test, features=features)
+    return dict(settings) if found.takes == "boxes" else check_settings(protocol, found.load(), settings)
+
+
+def _on_boxes(
+    model: str | Path | None,
+    data: Openable | Store,
+    test: Openable | Store | None,
+    branch: str,
+    making: Making,
+    settings: dict[str, Any],
+    *,
+    quiet: bool,
+) -> Result:
+    """Detection, which takes an encoder apart and has folders of its own."""
+    from carp.commands.detection import evaluate_detection
+
+    if test is not None:
+        settings = {**settings, "test": test}
+    return evaluate_detection(
+        model,
+        cast(Openable, data),
+        branch=branch,
+        out=making.out,
+        device=making.device,
+        quiet=quiet,
+        **settings,
+    )
+
+
+def _evaluate(
+    protocol: str,
+    inputs: Inputs,
+    data: Openable | Store,
+    test: Openable | Store | None,
+    settings: dict[str, Any],
+    *,
+    cached: bool,
+) -> Result:
+    """One protocol with one encoder; the result is written if there is a place for it."""
+    if find_protocol(protocol).takes == "images":
+        result, origin = find_protocol(protocol).load()(inputs, data, **settings)
         described = {"train": origin.data["name"], "fingerprints": [origin.data["fingerprint"]]}
     else:
         result, origin, described = _on_labelled(protocol, inputs, data, test, settings, cached=cached)
@@ -113,20 +220,9 @@ def evaluate(
         model=origin.model,
         versions=versions(),
     )
-    if distributed.rank() == 0 and (out is not None or model is not None):
+    if distributed.rank() == 0 and (inputs.out is not None or inputs.model is not None):
         write_result(result, inputs.folder)
     return result
-
-
-def find_protocol(name: str) -> Callable[..., Any]:
-    """The function of a protocol, whose keyword arguments are its settings."""
-    if name == ALL:
-        raise ConfigError("'all' is for the command line: in Python evaluate one protocol at a time.")
-    known: dict[str, Callable[..., Any]] = {**PROTOCOLS, **RANKED, **ON_IMAGES}
-    if name not in known:
-        names = (*known, ALL)
-        raise ConfigError(f"there is no protocol '{name}'.{nearest(name, names)} Protocols: {', '.join(names)}.")
-    return known[name]
 
 
 def _on_labelled(
@@ -139,19 +235,18 @@ def _on_labelled(
     cached: bool,
 ) -> tuple[Result, Origin, dict[str, Any]]:
     """A protocol of labelled features: its result, the origin of the features, and what is said of the data."""
-    opened = inputs.open_both(data, test, single=protocol in SINGLE_LABEL)
+    found = find_protocol(protocol)
+    opened = inputs.open_both(data, test, single=not found.several_labels)
     alone = opened[1] is None
     for k in settings.get("k", ()):  # before minutes of encoding
         check_neighbours(k, len(opened[0]), leave_one_out=alone)
     train, tested = inputs.take_both(protocol, *opened)
     if protocol == "knn" and "k" not in settings:
-        settings = {**settings, "k": _usual_neighbours(len(train.images) - alone)}
-    run = PROTOCOLS[protocol]
+        settings = {**settings, "k": usual_neighbours(len(train.images) - alone)}
+    run = found.load()
     if protocol == "linear" and not cached:
-        run, settings = (
-            linear_on_images,
-            {**settings, **inputs.for_crops(opened[0], train), "warn": inputs.display.warn},
-        )
+        run = linear_on_images
+        settings = {**settings, **inputs.for_crops(opened[0], train), "warn": inputs.display.warn_once}
     with inputs.display.counting(protocol, None) as progress:
         result = run(train.features, train.labels, tested.features, tested.labels, progress=progress, **settings)
     described = {
@@ -161,60 +256,3 @@ def _on_labelled(
         "left_out": {part.name: part.left_out for part in (train, tested) if part.left_out},
     }
     return result, train.origin, described
-
-
-def evaluate_branches(
-    protocol: str,
-    model: str | Path | None,
-    data: Openable,
-    *,
-    branches: Sequence[str] = ("student", "teacher"),
-    **options: Any,
-) -> tuple[list[Result], list[str]]:
-    """Evaluate several encoders of a run; with the protocol `all` by every protocol that the data allow.
-
-    Returns:
-        The results, and notes: what was chosen, what is empty, which protocols the data do not allow.
-
-    Linear classifiers are trained on stored features in `all`: augmented images take hours.
-    """
-    if model is None or is_weights(model):
-        branches = ("teacher",)  # there is but one encoder
-    names = tuple(PROTOCOLS) if protocol == ALL else (protocol,)
-    if protocol == ALL and (settings := set(options) - set(inspect.signature(evaluate).parameters)):
-        raise ConfigError(f"'all' takes no settings, received {sorted(settings)[0]}: give them to one protocol.")
-    if protocol == ALL:
-        options["cached"] = True
-    results, refusals = list[Result](), dict[str, DataError]()
-    for name in names:
-        for branch in branches:
-            try:
-                results.append(evaluate(name, model, data, branch=branch, **options))
-            except DataError as error:
-                if protocol != ALL or isinstance(error.__cause__, OSError):  # a full disk is no property of the data
-                    raise
-                refusals[str(error)] = error
-    if not results:
-        raise next(iter(refusals.values()))
-    if distributed.is_first():  # it was kept to continue, if interrupted
-        shutil.rmtree(home_of(model, options.get("out")) / LINEAR, ignore_errors=True)
-    return results, [*refusals, *(note for result in results for note in _notes(result))]
-
-
-def _notes(result: Result) -> list[str]:
-    """What a person should know beside the values."""
-    which = f"{result.protocol}, {result.model.get('branch') or result.model['name']}"
-    if result.protocol == "linear":
-        chosen, count = result.details["chosen"], len(result.details["grid"])
-        words = f"{chosen['optimiser']}, lr {chosen['lr']:g}, weight decay {chosen['weight_decay']:g}"
-        return [f"{which}: chosen of {count} on images held out: {words}; the result file has them all."]
-    if result.protocol == "kmeans":
-        empty = {run["seed"]: int(run["empty_train"]) for run in result.details["seeds"] if run["empty_train"]}
-        return [f"{which}: with seed {seed} {count} clusters hold no training image." for seed, count in empty.items()]
-    return []
-
-
-def _usual_neighbours(most: int) -> list[int]:
-    """Those of the usual k that a small bank has."""
-    usual: Sequence[int] = settings_of(PROTOCOLS["knn"])["k"].default
-    return [k for k in usual if k <= most] or [max(1, most)]

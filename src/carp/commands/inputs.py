@@ -6,9 +6,10 @@ from typing import Any
 
 from carp import distributed
 from carp.checkpoint import list_checkpoints
-from carp.config import Config, check_keys, read_recipe, resolve
+from carp.config import Config, check_keys, resolve
 from carp.data.source import Openable, Source, open_source
 from carp.device import choose_device
+from carp.recipe import read_recipe
 from carp.run_folder import open_run
 from carp.training.display import Display
 from carp.training.micro_batch import choose_micro_batch

@@ -147,7 +147,7 @@ class Inputs:
             # Of now: a run that was moved has another name than when its features were extracted
             origin = self.encoder.origin(data, self.precision)
             folder = self.folder / FEATURES / origin.key()[:16]
-            store = store_features(self.encoder, data, folder, self.display, precision=self.precision, model=self.model)
+            store = store_features(self.encoder, data, folder, self.display, precision=self.precision)
         return Labelled(
             features=store.features,
             labels=store.labels,

@@ -17,8 +17,8 @@ def write_result(result: Result, folder: Path) -> None:
     kept = (result.settings, result.data["fingerprints"], result.model.get("hash"))
     digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:8]
     data = data_name(result.data.get("name") or result.data["train"])
-    words = (result.protocol, data, result.model.get("branch", ""), digest)
-    name = "-".join(re.sub(r"[^\w.+%]+", "_", word) for word in words if word)
+    words = (data, result.model.get("branch", ""), digest)
+    name = "-".join([result.protocol, *(re.sub(r"[^\w.+%]+", "_", word) for word in words if word)])
     try:
         result.write(folder / RESULTS / f"{name}.json")
     except OSError as error:

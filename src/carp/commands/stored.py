@@ -5,7 +5,6 @@ from pathlib import Path
 
 from carp import distributed
 from carp.commands.inputs import INDEX
-from carp.config import MAX_IMAGE_PIXELS
 from carp.data.decode import pixel_limit
 from carp.data.source import Openable, Source, open_source
 from carp.features.encoder import Encoder
@@ -35,16 +34,14 @@ def store_features(
     *,
     precision: Precision = "fp32",
     batch_size: int = 256,
-    model: str | Path = "",
 ) -> Store:
     """The features of a source in a folder; tells of images that cannot be read."""
-    limit = open_run(model).config.max_image_pixels if is_run(model) else MAX_IMAGE_PIXELS
     what = ", ".join(part for part in (encoder.branch, source.name) if part)
-    with pixel_limit(limit), display.counting(what, len(source)) as progress:
+    with pixel_limit(encoder.max_pixels), display.counting(what, len(source)) as progress:
         store = encoder.store(source, folder, precision=precision, batch_size=batch_size, progress=progress)
     if note := left_out(store.unreadable, len(store.features), source.name):
         if not display.console.quiet:
-            display.warn(note)
+            display.warn_once(note)
         elif distributed.rank() == 0:
             warnings.warn(note, stacklevel=4)
     return store

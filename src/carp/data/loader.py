@@ -32,7 +32,7 @@ from carp.data.batch_views import batch_views
 from carp.data.decode import pixel_limit
 from carp.data.memory import is_held, is_readable
 from carp.data.order import Order
-from carp.data.photo_views import photo_views
+from carp.data.photo_views import photo_views, without_threads
 from carp.data.quarantine import Misses, Quarantine, Unreadable, nothing_instead, proves_too_many, substitutes
 from carp.data.source import ArraySource, Source
 from carp.data.view_parameters import view_kinds
@@ -143,6 +143,7 @@ class PhotoLoader:
 
 def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], workers: int) -> Generator[T]:
     """What `dataset.__getitems__` makes of every list of items (epoch, index), in turn, in worker processes."""
+    without_threads()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         loader = DataLoader(

@@ -32,12 +32,20 @@ _SOLARISED = np.array([x if x < 128 else 255 - x for x in range(256)], dtype=np.
 _REDUCTIONS = (8, 4, 2)
 
 
+def without_threads() -> None:
+    """Let OpenCV use no threads: workers are the parallelism, and a view is too small for them.
+
+    To be called before workers are forked: in them OpenCV would wait for threads that only their parent has.
+    """
+    if cv2.getNumThreads() != 1:
+        cv2.setNumThreads(1)
+
+
 def photo_views(
     stored: Stored, place: str, kinds: Sequence[ViewKind], *, seed: int, epoch: int, index: int
 ) -> list[Tensor]:
     """All views of one image, each bytes [3, size, size] in channels-last order; `place` names it in errors."""
-    if cv2.getNumThreads() != 1:  # workers are the parallelism; a view is too small for threads
-        cv2.setNumThreads(1)
+    without_threads()
     photo = open_photo(stored, place)
     drawn = draw_views(kinds, seed=seed, epoch=epoch, index=index, height=photo.height, width=photo.width)
     pixels, boxes = _decode_for(photo, drawn.box, [kind.size for kind in kinds])

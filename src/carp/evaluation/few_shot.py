@@ -55,6 +55,16 @@ def few_shot(
     A class with fewer than n images gives all it has. Within a run the images of a smaller n are among those of a
     larger one. `full` takes all images, so it has one run.
 
+    Args:
+        train: Features that images are drawn from.
+        train_labels: Their classes.
+        test: Test features.
+        test_labels: Their classes.
+        shots: How many images of every class; numbers from 1, or `full`.
+        runs: How often images are drawn; values are means over the runs.
+        seed: Of the draws, and of the first weights and the order of a linear classifier.
+        progress: Called with (draws done, all).
+
     Returns:
         Means over the runs: `top1@n` and `mean_per_class@n`, or `map@n` (area under the interpolated curve, as the
         paper's reference) and `map11@n` (the 11 points of VOC 2007). The details hold every run.

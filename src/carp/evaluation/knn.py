@@ -47,6 +47,15 @@ def knn(
 
     Without queries (None and None) every image of the bank is one, against all others.
 
+    Args:
+        bank: Features of the images that vote.
+        bank_labels: Their classes.
+        queries: Features of the images that are classified.
+        query_labels: Their classes.
+        k: How many of the nearest images vote; one number or several.
+        temperature: τ of the vote exp(similarity / τ): the smaller, the more the nearest count.
+        progress: Called with (queries done, all).
+
     Returns:
         `top1@k` for every k, with more than five classes `top5@k`: shares of queries; `mean_per_class@k`: the mean over
         the classes of the queries of their shares.

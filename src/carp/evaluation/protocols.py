@@ -1,24 +1,13 @@
-"""The protocols by name, and their settings: the keyword arguments of their functions."""
+"""The settings of a protocol, which are the keyword arguments of its function: checked, with their types made right."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import ConfigDict, ValidationError, create_model
 
 from carp.errors import ConfigError, nearest
-from carp.evaluation.detection import detection
-from carp.evaluation.few_shot import few_shot
-from carp.evaluation.kmeans import kmeans
-from carp.evaluation.knn import knn
-from carp.evaluation.linear import linear_probe
-from carp.evaluation.result import Result
-
-Protocol = Callable[..., Result]  # (train features, labels, test features, labels, *, settings)
-PROTOCOLS: dict[str, Protocol] = {"knn": knn, "kmeans": kmeans, "linear": linear_probe, "few-shot": few_shot}
-ON_IMAGES: dict[str, Protocol] = {"detection": detection}  # (encoder, training images, test images, *, settings)
-SINGLE_LABEL = frozenset({"knn", "kmeans", "linear"})  # these need exactly one label per image
-_NOT_SETTINGS = {"progress", "warn", "device", "state", "save_seconds"}
+from carp.evaluation.signatures import NOT_SETTINGS
 
 
 def check_settings(name: str, function: Callable[..., Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,10 +16,7 @@ def check_settings(name: str, function: Callable[..., Any], settings: Mapping[st
     Numbers that a person writes as one are taken for a list of one where a list is wanted: `k=5`.
     """
     accepted = settings_of(function)
-    for key in settings:
-        if key not in accepted:
-            known = ", ".join(accepted)
-            raise ConfigError(f"{name} has no setting '{key}'.{nearest(key, accepted)} Its settings: {known}.")
+    check_names(name, settings, accepted)
     fields: Any = {key: (accepted[key].annotation, ...) for key in settings}
     model = create_model(name, __config__=ConfigDict(strict=False, arbitrary_types_allowed=True), **fields)
     try:
@@ -44,13 +30,23 @@ def check_settings(name: str, function: Callable[..., Any], settings: Mapping[st
         raise ConfigError(f"{name}: {key} {message}, received {settings[key]!r}.") from None
 
 
+def check_names(name: str, given: Iterable[str], accepted: Iterable[str]) -> None:
+    """Raise if a setting is given that a protocol does not have."""
+    known = list(accepted)
+    for key in given:
+        if key not in known:
+            raise ConfigError(
+                f"{name} has no setting '{key}'.{nearest(key, known)} Its settings: {', '.join(known) or 'none'}."
+            )
+
+
 def settings_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The settings of a protocol with their defaults."""
+    """The settings of a protocol with their defaults and types."""
     parameters = inspect.signature(function).parameters
     return {
         key: parameter
         for key, parameter in parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and key not in _NOT_SETTINGS
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and key not in NOT_SETTINGS
     }
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import nn
 
+from carp.config import MAX_IMAGE_PIXELS
 from carp.data.decode import Pixels, Stored, read_file
 from carp.data.map_style import MapStyle
 from carp.data.random import Purpose, seed_of
@@ -48,6 +49,7 @@ class Encoder:
         epochs: int | None = None,
         resize: int | None = None,
         path: str = "",
+        max_pixels: int = MAX_IMAGE_PIXELS,
     ) -> None:
         self.module, self.size, self.device = module.eval().to(device), size, device
         self.resize = usual_resize(size) if resize is None else resize
@@ -58,6 +60,7 @@ class Encoder:
             )
         self.name, self.branch, self.layer, self.epochs = name, branch, layer, epochs
         self.path = path  # where it can be loaded from again
+        self.max_pixels = max_pixels  # of images that are stored; larger ones count as unreadable
 
     def __repr__(self) -> str:
         features = getattr(self.module, "num_features", "?")
@@ -230,6 +233,7 @@ def load(
         epochs=run.config.epochs if branch in ("teacher", "student") else None,
         resize=resize,
         path=str(run.folder.resolve()),
+        max_pixels=run.config.max_image_pixels,
     )
 
 
@@ -239,13 +243,14 @@ def is_weights(model: str | Path) -> bool:
 
 
 def split_weights(model: str | Path) -> tuple[str | None, Path]:
-    """Method (None if it is not named) and file of `METHOD:FILE` or `FILE`.
-
-    A method that does not exist is one if its file does: it is misspelt, which the table tells.
-    """
+    """Method (None if it is not named) and file of `METHOD:FILE` or `FILE`."""
     method, sign, file = str(model).partition(":")
-    named = sign and not Path(model).exists() and (method in BY_NAME or Path(file).expanduser().is_file())
-    return (method, Path(file)) if named else (None, Path(model))
+    if not sign or Path(model).exists():
+        return None, Path(model)
+    hint = nearest(method, BY_NAME)
+    if method not in BY_NAME and (hint or Path(file).expanduser().is_file()):
+        raise CheckpointError(f"there are no weights '{method}' to read {file} as.{hint} `carp weights` lists all.")
+    return (method, Path(file)) if method in BY_NAME else (None, Path(model))
 
 
 def _load_weights(model: str, layer: str, size: int | None, resize: int | None, device: str) -> Encoder:

@@ -222,13 +222,23 @@ def _refuse_other_files(folder: Path) -> None:
 
 
 def _difference(found: Origin, wanted: Origin) -> str:
-    """The first thing that differs, in words."""
+    """Everything that differs, in words."""
+    parts = []
+    if found.model["hash"] != wanted.model["hash"] or found.model["layer"] != wanted.model["layer"]:
+        before, now = _model(found), _model(wanted)
+        if before == now:  # a run that went on, a file of the same name
+            before, now = (f"{name}, weights {o.model['hash'][:8]}" for name, o in ((before, found), (now, wanted)))
+        parts.append(f"of {before}, not {now}")
     if found.data["fingerprint"] != wanted.data["fingerprint"]:
-        return f"of the {found.data['images']:,} images {found.data['name']}, not {wanted.data['name']}"
-    if found.model["hash"] != wanted.model["hash"]:
-        return f"of {found.model['name']} ({found.model['branch'] or 'weights'}), not {wanted.model['name']}"
-    for name, value in {"layer": found.model["layer"], **found.transform}.items():
-        now = {"layer": wanted.model["layer"], **wanted.transform}.get(name)
-        if now != value:
-            return f"with {name} {value}, not {now}"
-    return "of a changed data set"
+        before, now = (f"{origin.data['images']:,} images {origin.data['name']}" for origin in (found, wanted))
+        parts.append(f"of other contents of the {before}" if before == now else f"of the {before}, not the {now}")
+    parts += [
+        f"with {name} {value}, not {wanted.transform.get(name)}"
+        for name, value in found.transform.items()
+        if wanted.transform.get(name) != value
+    ]
+    return "; ".join(parts) or "of a changed data set"
+
+
+def _model(origin: Origin) -> str:
+    return f"{origin.model['name']} ({origin.model['branch'] or 'weights'}, layer {origin.model['layer']})"

@@ -26,6 +26,7 @@ class Value:
     deviation: float | None = None
 
 
+_FEW = 3  # notes of a kind
 Cells = dict[tuple[Row, Column], Value]
 
 
@@ -83,33 +84,62 @@ def join(sources: Iterable[Source]) -> tuple[list[Row], Cells, list[str]]:
     rows = list(dict.fromkeys(row for source in sources for row, _, _ in _values(source.result)))
     cells: Cells = {}
     origin: dict[tuple[Row, Column], Source] = {}
-    notes = []
+    replaced: dict[tuple[str, str], list[_Replaced]] = {}
     for source in sorted(sources, key=lambda s: s.when):
         for row, column, value in _values(source.result):
             cell = (row, column)
             if cell in cells and cells[cell] != value:
-                old = f"{shown(cells[cell], column)} in {origin[cell].place}"
-                notes.append(
-                    f"two results for {column} of {row.name}: {old} and {shown(value, column)} in {source.place}; "
-                    "the newest, which is the latter, is shown."
-                )
+                pair = (origin[cell].place, source.place)
+                replaced.setdefault(pair, []).append(_Replaced(row, column, cells[cell], value))
             cells[cell], origin[cell] = value, source
-    return *_told_apart(rows, cells), [*notes, *_not_comparable(origin)]
+    return *_told_apart(rows, cells), [*_notes_on_replaced(replaced), *_not_comparable(origin)]
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """A value that a newer file has, too."""
+
+    row: Row
+    column: Column
+    old: Value
+    new: Value
+
+
+def _notes_on_replaced(replaced: dict[tuple[str, str], list[_Replaced]]) -> list[str]:
+    """A note for every pair of files, with one of their values; the first few pairs only."""
+    notes = []
+    for (before, after), values in list(replaced.items())[:_FEW]:
+        first = next((value for value in values if value.column.is_headline), values[0])
+        more = f" and {len(values) - 1} more of its values" if len(values) > 1 else ""
+        old, new = shown(first.old, first.column), shown(first.new, first.column)
+        notes.append(
+            f"two results for {first.column} of {first.row.name}{more}: {old} in {before} and {new} in {after}; "
+            "the newest, which is the latter, is shown."
+        )
+    if len(replaced) > _FEW:
+        notes.append(f"{len(replaced) - _FEW} more pairs of files have two results for one value; the newest is shown.")
+    return notes
 
 
 def _not_comparable(origin: dict[tuple[Row, Column], Source]) -> list[str]:
-    """A note for every protocol and data whose results were not measured on the same images."""
+    """A note for all protocols and data whose results were not measured on the same images."""
     measured: dict[tuple[str, str], set[str]] = {}
     for (_, column), source in origin.items():
         data = source.result.data
         if "fingerprints" in data:
             on = f"{data['fingerprints']} {data.get('test')}"
-            measured.setdefault((column.protocol, column.data), set()).add(on)
+            measured.setdefault((column.data, column.protocol), set()).add(on)
+    protocols: dict[str, list[str]] = {}
+    for (name, protocol), ways in measured.items():
+        if len(ways) > 1:
+            protocols.setdefault(name, []).append(protocol)
+    if not protocols:
+        return []
+    which = "; ".join(f"{', '.join(names)} on {data}" for data, names in list(protocols.items())[:_FEW])
+    more = f"; and {len(protocols) - _FEW} more data sets" if len(protocols) > _FEW else ""
     return [
-        f"{protocol} on {data}: these results were not measured on the same images (other training or test images, or "
-        "another way to part them), so they do not compare."
-        for (protocol, data), on in measured.items()
-        if len(on) > 1
+        f"{which}{more}: these results were not measured on the same images (other training or test images, or another "
+        "way to part them), so they do not compare."
     ]
 
 

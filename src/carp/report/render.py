@@ -3,18 +3,18 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from itertools import groupby
 
-from rich.console import Console
 from rich.table import Table as ScreenTable
 from rich.text import Text
 
 from carp.report.columns import Column, headings
 from carp.report.join import Row, Table, shown
+from carp.report.screen import print_in_parts
 
 MODEL, EPOCHS = "model", "epochs"
 _MISSING = "–"
-_UNBOUNDED = 10_000
 
 
 def leading(table: Table) -> list[str]:
@@ -112,21 +112,13 @@ def to_latex(table: Table) -> str:
 
 def to_screen(table: Table) -> None:
     """Print to standard output; on a terminal that is too narrow, as several tables below each other."""
-    console = Console(width=_UNBOUNDED, soft_wrap=True)
-    room = Console().width if console.is_terminal else _UNBOUNDED
-    columns = table.columns
-    while columns:
-        widths = range(len(columns), 0, -1)
-        parts = (Table(columns[:n], table.rows, table.cells, table.title) for n in widths)
-        part = next(p for p in parts if len(p.columns) == 1 or console.measure(_screen(p)).maximum <= room)
-        console.print(_screen(part))
-        columns = columns[len(part.columns) :]
+    print_in_parts(table.columns, lambda columns: _screen(replace(table, columns=tuple(columns))))
 
 
 def _screen(table: Table) -> ScreenTable:
     screen = ScreenTable(title=Text(title_of(table), style="italic"), title_justify="left")
     for name in leading(table):
-        screen.add_column(name, justify="right" if name == EPOCHS else "left", no_wrap=True)
+        screen.add_column(name, justify="right" if name == EPOCHS else "left", no_wrap=name == EPOCHS, overflow="fold")
     above = headings(list(table.columns))
     for group, name in zip(above.groups, above.names, strict=True):
         lines = [part for part in (group, name) if part]

@@ -1,13 +1,17 @@
-"""Results on the screen: a row a measure, a column a model."""
+"""Results on the screen: a row a measure, a column a model, and how they were tested."""
 
 from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from carp.evaluation.result import Result
 from carp.report.columns import PROTOCOLS, Column, column_of, data_name, headline_columns
 from carp.report.join import told_apart
+from carp.report.screen import print_in_parts
+
+_Cells = dict[Column, dict[str, tuple[float, float | None]]]
 
 
 def print_results(results: Sequence[Result]) -> None:
@@ -16,7 +20,7 @@ def print_results(results: Sequence[Result]) -> None:
     All values of one protocol; of several those that the paper's tables show.
     """
     models = list(dict.fromkeys(_model(result) for result in results))
-    cells: dict[Column, dict[str, tuple[float, float | None]]] = {}
+    cells: _Cells = {}
     for result in results:
         for name, value in result.values.items():
             column = column_of(result.protocol, result.data["train"], told_apart(result, name))
@@ -24,25 +28,44 @@ def print_results(results: Sequence[Result]) -> None:
     columns = list(cells)
     if len({column.protocol for column in columns}) > 1:
         columns = headline_columns(columns)
-    table = Table(title=f"{data_name(results[0].data['train'])}, %", title_justify="left")
-    table.add_column("measure")
+    title = f"{data_name(results[0].data['train'])}, %"
+    print_in_parts(models, lambda some: _table(title, columns, cells, some, compared=len(models) > 1))
+    if tested := how_tested(results):
+        Console(highlight=False, soft_wrap=True).print(tested, markup=False)
+
+
+def how_tested(results: Sequence[Result]) -> str:
+    """In one line what the values were taken on: test images, or one of the ways to do without."""
+    ways: dict[str, list[str]] = {}
+    for result in results:
+        if "test" in result.data:
+            protocols = ways.setdefault(str(result.data["test"]), [])
+            protocols += [name] if (name := PROTOCOLS.get(result.protocol, result.protocol)) not in protocols else []
+    if len(ways) == 1:
+        return f"test: {next(iter(ways))}"
+    return "test: " + "; ".join(f"{', '.join(names)}: {way}" for way, names in ways.items()) if ways else ""
+
+
+def _table(title: str, columns: list[Column], cells: _Cells, models: Sequence[str], *, compared: bool) -> Table:
+    table = Table(title=Text(title, style="italic"), title_justify="left")
+    table.add_column("measure", overflow="fold")
     for model in models:
-        table.add_column(model, justify="right")
+        table.add_column(Text(model), justify="right", no_wrap=True)
     for column in columns:
         values = cells[column]
         measure = ", ".join([PROTOCOLS.get(column.protocol, column.protocol), *column.words])
         best = max(round(100 * value, 1) for value, _ in values.values())
-        table.add_row(measure, *(_text(values.get(model), best if len(models) > 1 else None) for model in models))
-    Console(soft_wrap=True).print(table)
+        table.add_row(Text(measure), *(_text(values.get(model), best if compared else None) for model in models))
+    return table
 
 
 def _model(result: Result) -> str:
     return str(result.model.get("branch") or result.model.get("name") or "features")
 
 
-def _text(value: tuple[float, float | None] | None, best: float | None) -> str:
+def _text(value: tuple[float, float | None] | None, best: float | None) -> Text:
     if value is None:
-        return "–"
+        return Text("–")
     mean, deviation = value
     text = f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
-    return f"[bold]{text}[/bold]" if round(100 * mean, 1) == best else text
+    return Text(text, style="bold" if round(100 * mean, 1) == best else "")

@@ -43,6 +43,7 @@ class Display:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
+        self._told: set[str] = set()
 
     def say(self, message: str) -> None:
         """A line of information."""
@@ -51,6 +52,12 @@ class Display:
     def warn(self, message: str) -> None:
         """A line that deserves attention."""
         self.console.print(f"warning: {message}", style="yellow", markup=False)
+
+    def warn_once(self, message: str) -> None:
+        """The same, for what several parts of a command come across."""
+        if message not in self._told:
+            self._told.add(message)
+            self.warn(message)
 
     def health(self, step: int, diagnosis: Diagnosis) -> None:
         """A verdict that differs from the last one."""
