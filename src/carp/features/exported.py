@@ -113,7 +113,7 @@ def _mark_in_safetensors(path: Path) -> str | None:
 
 
 def _mark_in_state_dict(path: Path) -> str | None:
-    """The pickle is searched before it is read, since few files have the mark."""
+    """The bytes are searched for the mark before anything is read, since few files have it."""
     try:
         with zipfile.ZipFile(path) as archive:
             pickles = [member for member in archive.infolist() if member.filename.endswith("/data.pkl")]
