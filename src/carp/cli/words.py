@@ -48,8 +48,7 @@ def parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
 
 def parse_protocol(context: typer.Context, protocol: str, words: list[str]) -> dict[str, Any]:
     """The same for the settings of a protocol; their values are checked where they are used."""
-    from carp.commands.protocols import ALL, check_protocol, find_protocol
-    from carp.evaluation.protocols import check_names
+    from carp.commands.protocols import ALL, check_protocol, check_setting_names, find_protocol
     from carp.recipe import parse_overrides
 
     check_protocol(protocol)
@@ -59,9 +58,7 @@ def parse_protocol(context: typer.Context, protocol: str, words: list[str]) -> d
         raise ConfigError(f"settings are written key=value, without spaces around '=', received '{plain[0]}'.")
     overrides = parse_overrides(words)
     _refuse_options(context, {key: value for key, value in overrides.items() if key not in known})
-    if protocol == ALL and overrides:
-        raise ConfigError(f"'all' takes no settings, received {min(overrides)}: give them to one protocol.")
-    check_names(protocol, overrides, known)
+    check_setting_names(protocol, overrides)
     return overrides
 
 

@@ -9,11 +9,11 @@ from typing import Any, cast
 from carp import distributed
 from carp.commands.evaluation_notes import notes_on, usual_neighbours
 from carp.commands.labelled import LINEAR, Inputs, home_of
-from carp.commands.protocols import ALL, OF_ALL, check_options, check_protocol, find_protocol
+from carp.commands.protocols import ALL, OF_ALL, check_options, check_protocol, check_setting_names, find_protocol
 from carp.commands.result_files import write_result
 from carp.data.source import Openable
 from carp.device import choose_device
-from carp.errors import ConfigError, DataError
+from carp.errors import DataError
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear_images import linear_on_images
 from carp.evaluation.protocols import check_settings
@@ -137,8 +137,7 @@ def evaluate_branches(
     if model is None or is_weights(model):
         branches = ("teacher",)
     making = Making(**{f.name: options.pop(f.name) for f in fields(Making) if f.name in options})
-    if protocol == ALL and options:
-        raise ConfigError(f"'all' takes no settings, received {sorted(options)[0]}: give them to one protocol.")
+    check_setting_names(protocol, options)
     names = OF_ALL if protocol == ALL else (protocol,)
     settings = {name: _checked(name, making, test, options, cached=cached and protocol != ALL) for name in names}
     display = Display(quiet=quiet or distributed.rank() > 0)  # of all, so that nothing is told twice

@@ -3,12 +3,13 @@
 Nothing heavy is imported here, so that `--help` and the names of settings are there at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
 from carp.errors import ConfigError, nearest
+from carp.evaluation.protocols import check_names
 from carp.evaluation.signatures import Setting, read_settings
 
 ALL = "all"
@@ -66,6 +67,14 @@ def check_protocol(name: str) -> None:
     """Raise unless there is a protocol of this name."""
     if name not in NAMES:
         raise ConfigError(f"there is no protocol '{name}'.{nearest(name, NAMES)} Protocols: {', '.join(NAMES)}.")
+
+
+def check_setting_names(name: str, given: Collection[str]) -> None:
+    """Raise if a setting is given that a protocol, or `all`, does not have."""
+    if name != ALL:
+        check_names(name, given, PROTOCOLS[name].settings())
+    elif given:
+        raise ConfigError(f"'all' takes no settings, received {min(given)}: give them to one protocol.")
 
 
 def check_options(name: str, *, cached: bool, test: object, features: Mapping[str, object]) -> None:
