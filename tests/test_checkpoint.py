@@ -113,12 +113,12 @@ def fail_at(number: int, function):
 
 PLACES = [
     ("carp.checkpoint.save_file", 1),
-    ("carp.checkpoint.os.fsync", 1),  # the tensors
-    ("carp.checkpoint.os.fsync", 2),  # the manifest
-    ("carp.checkpoint.os.fsync", 3),  # their folder
+    ("carp.files.os.fsync", 1),  # the manifest
+    ("carp.files.os.fsync", 2),  # the tensors
+    ("carp.files.os.fsync", 3),  # their folder
     ("pathlib.Path.mkdir", 1),
     ("pathlib.Path.mkdir", 2),
-    ("pathlib.Path.rename", 1),
+    ("pathlib.Path.replace", 1),
 ]
 
 
@@ -148,23 +148,23 @@ def test_a_write_that_fails_leaves_everything_as_it_was(
 
 def test_everything_is_on_the_disk_before_the_name_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
-    real_sync, real_rename = os.fsync, Path.rename
+    real_sync, real_replace = os.fsync, Path.replace
 
     def sync(descriptor: int) -> None:
         events.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         real_sync(descriptor)
 
-    def rename(self: Path, target: Path) -> Path:
+    def replace(self: Path, target: Path) -> Path:
         assert (self / "manifest.json").exists()
         events.append("rename")
-        return real_rename(self, target)
+        return real_replace(self, target)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", sync)
-    monkeypatch.setattr(Path, "rename", rename)
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(Path, "replace", replace)
     save(tmp_path / "checkpoints", point(1), keep=2)
     assert events == [
-        "tensors.safetensors",
         "manifest.json",
+        "tensors.safetensors",
         ".unfinished-step-00000001",
         "rename",
         "checkpoints",
@@ -189,15 +189,3 @@ def test_a_later_format_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.M
         path = save(tmp_path, point(1), keep=2)
     with pytest.raises(CheckpointError, match=r"format 99; this version of CARP reads 1"):
         load(path)
-
-
-def test_a_text_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "config.yaml"
-    checkpoint.write_atomic(path, "old")
-    with monkeypatch.context() as patch:
-        patch.setattr("carp.checkpoint.os.fsync", no_space)
-        with pytest.raises(OSError, match="No space"):
-            checkpoint.write_atomic(path, "new")
-    assert path.read_text() == "old"
-    checkpoint.write_atomic(path, "new")
-    assert path.read_text() == "new"

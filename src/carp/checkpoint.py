@@ -6,9 +6,7 @@ tensors and of itself; a checkpoint that does not match is reported and the one 
 unpickled.
 """
 
-import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +18,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from carp.errors import CheckpointError
+from carp.files import remove_unfinished, replacing, sha256_of_file, sha256_of_json
 
 FORMAT = 1
-_TENSORS, _MANIFEST, _UNFINISHED = "tensors.safetensors", "manifest.json", ".unfinished-"
+_TENSORS, _MANIFEST = "tensors.safetensors", "manifest.json"
 
 
 @dataclass(frozen=True)
@@ -40,36 +39,25 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     If anything fails, the folder holds what it held before.
     """
     final = folder / f"step-{checkpoint.step:08d}"
-    unfinished = folder / f"{_UNFINISHED}{final.name}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for remains in folder.glob(f"{_UNFINISHED}*"):
-            shutil.rmtree(remains, ignore_errors=True)
-        unfinished.mkdir()
-        tensors_path = unfinished / _TENSORS
-        save_file(_savable(checkpoint.tensors), tensors_path)
-        _sync(tensors_path)
-        content = {
-            "format": FORMAT,
-            "step": checkpoint.step,
-            "state": checkpoint.state,
-            "tensors_sha256": _sha256(tensors_path),
-        }
-        write_synced(
-            unfinished / _MANIFEST,
-            json.dumps({"content": content, "sha256": _digest(content)}, indent=1),
-        )
-        _sync(unfinished)
-        if final.exists():
-            shutil.rmtree(final)
-        unfinished.rename(final)
-        _sync(folder)
+        remove_unfinished(folder)
+        with replacing(final) as unfinished:
+            unfinished.mkdir()
+            save_file(_savable(checkpoint.tensors), unfinished / _TENSORS)
+            content = {
+                "format": FORMAT,
+                "step": checkpoint.step,
+                "state": checkpoint.state,
+                "tensors_sha256": sha256_of_file(unfinished / _TENSORS),
+            }
+            manifest = {"content": content, "sha256": sha256_of_json(content)}
+            (unfinished / _MANIFEST).write_text(json.dumps(manifest, indent=1))
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(unfinished, ignore_errors=True)
         reason = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
             f"cannot write the checkpoint {final}: {reason}. The previous checkpoints are intact; make room or "
-            "mend the folder, then run the same command again."
+            "fix the folder, then run the same command again."
         ) from error
     whole = list_checkpoints(folder)
     place = whole.index(final)
@@ -88,13 +76,13 @@ def load(path: Path) -> Checkpoint:
     try:
         manifest = json.loads((path / _MANIFEST).read_text())
         content = manifest["content"]
-        if manifest["sha256"] != _digest(content):
+        if manifest["sha256"] != sha256_of_json(content):
             raise CheckpointError(f"{path} was altered: its manifest does not match its checksum.")
         if content["format"] != FORMAT:
             raise CheckpointError(
                 f"{path} has checkpoint format {content['format']}; this version of CARP reads {FORMAT}."
             )
-        if _sha256(path / _TENSORS) != content["tensors_sha256"]:
+        if sha256_of_file(path / _TENSORS) != content["tensors_sha256"]:
             raise CheckpointError(f"{path} is damaged: its tensors do not match their checksum.")
         return Checkpoint(content["step"], load_file(path / _TENSORS), content["state"])
     except OSError as error:
@@ -114,38 +102,5 @@ def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, problems
 
 
-def write_synced(path: Path, text: str) -> None:
-    """Write a text file so that it survives a power cut."""
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Replace a text file whole or not at all."""
-    beside = path.with_name(f"{_UNFINISHED}{path.name}")
-    write_synced(beside, text)
-    beside.replace(path)
-    _sync(path.parent)
-
-
 def _savable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

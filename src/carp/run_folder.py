@@ -24,10 +24,11 @@ from typing import Any
 import torch
 
 from carp._version import __version__
-from carp.checkpoint import Checkpoint, list_checkpoints, load_newest, write_atomic
+from carp.checkpoint import Checkpoint, list_checkpoints, load_newest
 from carp.config import METRICS_KEYS, Config, differences, resolve
 from carp.data.source import Source
 from carp.errors import CheckpointError
+from carp.files import write_atomic
 from carp.recipe import read_yaml, to_yaml
 
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic")

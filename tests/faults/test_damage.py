@@ -14,6 +14,7 @@ import carp as carp_package
 from carp import checkpoint
 from carp.config import FREE_KEYS, METRICS_KEYS, Config
 from carp.errors import CheckpointError
+from carp.files import sha256_of_file, sha256_of_json
 from tests.faults.conftest import Server, wait_until
 from tests.helpers import assert_same_run, steps_of, tiny_images, write_images, write_recipe
 
@@ -171,8 +172,8 @@ def test_a_pickle_in_the_place_of_tensors_is_refused_and_not_run(stopped_run: Pa
     (folder / "tensors.safetensors").write_bytes(pickle.dumps(Malicious(target)))
     # An attacker can write a manifest that matches.
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["content"]["tensors_sha256"] = checkpoint._sha256(folder / "tensors.safetensors")
-    manifest["sha256"] = checkpoint._digest(manifest["content"])
+    manifest["content"]["tensors_sha256"] = sha256_of_file(folder / "tensors.safetensors")
+    manifest["sha256"] = sha256_of_json(manifest["content"])
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(CheckpointError):
         checkpoint.load(folder)

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from carp.checkpoint import write_atomic
 from carp.data.attack import ATTACKS, MANIFEST, attacked, chosen_strength
 from carp.data.decode import Pixels, Stored, decode
 from carp.data.part import Part, at_random
 from carp.data.source import Openable, Source, open_source, read
 from carp.errors import ConfigError, DataError, UnreadableImageError, nearest
+from carp.files import is_unfinished, write_atomic
 from carp.report.contact_sheet import Cell, draw_contact_sheet
 from carp.training.display import Display
 
@@ -125,7 +125,7 @@ def _take_folder(folder: Path, plan: dict[str, Any]) -> None:
                 f"{plan[different]} now. Give another folder, or the settings of before to continue."
             )
         return
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or not all(map(is_unfinished, folder.iterdir()))):
         raise DataError(f"{folder} is not empty, and nothing in it is overwritten. Give a new folder with --out.")
 
     def begin() -> None:
@@ -192,12 +192,10 @@ def _write(path: Path, content: Callable[[], bytes]) -> None:
     if path.exists():
         return
     raw = content()
-    beside = path.with_name(f".unfinished-{path.name}")
 
     def write() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(raw)
-        beside.replace(path)
+        write_atomic(path, raw)
 
     _guarded(path.parent, write)
 

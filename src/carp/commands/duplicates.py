@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.checkpoint import write_atomic
 from carp.commands.labelled import FEATURES
 from carp.commands.pictures import StoredImages, places_of
 from carp.commands.stored import open_images, store_features
@@ -18,6 +17,7 @@ from carp.features.copies import Copies, find_copies
 from carp.features.encoder import load
 from carp.features.extract import Precision
 from carp.features.store import Store, is_store, open_store
+from carp.files import write_atomic
 from carp.report.copies_page import CopiesFound, Group, Member, write_copies_page
 from carp.training.display import Display
 

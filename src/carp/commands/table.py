@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.result import read_result
+from carp.files import write_atomic
 from carp.report.columns import Column, headline_columns, in_order
 from carp.report.join import Cells, Row, Source, Table, join, with_averages
 from carp.report.paper import Layout, averaged_over, layout, layouts, published
@@ -82,7 +83,7 @@ def write_table(table: Table, *, form: str | None = None, out: Path | None = Non
         if form == "png":
             draw_table(table, out)
         else:
-            out.write_text(_text(table, "md" if form == "screen" else form), encoding="utf-8")
+            write_atomic(out, _text(table, "md" if form == "screen" else form))
     except OSError as error:
         raise DataError(f"cannot write {out}: {error.strerror or error}.") from None
 

@@ -4,11 +4,8 @@ A million paths are one run of bytes and one array of ends, never a list of stri
 worker as soon as it is read there, reference counts and all.
 """
 
-import contextlib
 import hashlib
 import json
-import os
-import tempfile
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import DataError
+from carp.files import remove_unfinished, replacing
 
 _FORM = "carp index 1"
 _ALIGN = 64
@@ -193,15 +191,9 @@ def _write(file: Path, head: dict[str, Any], arrays: Arrays) -> None:
     line = json.dumps({"form": _FORM, **head, "arrays": places, "bytes": start, "crc32": checksum}).encode()
     line += b" " * (-(len(line) + 1) % _ALIGN) + b"\n"
     file.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.writelines([line, *parts])
-        Path(name).replace(file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            Path(name).unlink()
-        raise
+    remove_unfinished(file.parent)
+    with replacing(file, shared=True) as beside, beside.open("wb") as out:
+        out.writelines([line, *parts])
 
 
 def _read(file: Path, *, check: bool = False) -> tuple[dict[str, Any], Arrays]:

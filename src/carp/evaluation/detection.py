@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from carp.checkpoint import list_checkpoints, write_atomic
+from carp.checkpoint import list_checkpoints
 from carp.data.listed_parts import VOC_CLASSES
 from carp.errors import ConfigError, DataError
 from carp.evaluation.detection_data import Annotated, Scenes, fingerprint
@@ -24,6 +24,7 @@ from carp.evaluation.result import Result, mean_and_deviation
 from carp.features.extract import Progress
 from carp.features.layers import weights_hash
 from carp.features.portable.encoder import Portable
+from carp.files import write_atomic
 from carp.run_folder import locked
 
 _STATE = 1  # of the files below `state`: another number when a step is computed in another way

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from carp.errors import DataError
+from carp.files import write_atomic
 
 SCHEMA = 1
 _WRITTEN_BY = "Give files that `carp eval` wrote (results/*.json)"
@@ -59,7 +60,7 @@ class Result:
         """Write as JSON, dated."""
         path.parent.mkdir(parents=True, exist_ok=True)
         now = datetime.now(UTC).isoformat(timespec="microseconds")
-        path.write_text(replace(self, created=self.created or now).to_json())
+        write_atomic(path, replace(self, created=self.created or now).to_json())
 
 
 def read_result(path: Path) -> Result:

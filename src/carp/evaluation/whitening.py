@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from carp.errors import DataError
 from carp.evaluation.inputs import Features, check_features, norms, spans
+from carp.files import replacing
 
 _KEPT = 1e-7  # of the largest variance: what is below is rounding of float32
 _SAME = 1e-12  # variance of vectors of length 1 that differ by rounding only
@@ -51,7 +52,7 @@ class Whitening:
     def save(self, path: Path) -> None:
         """Write as .npz, without pickles."""
         try:
-            with path.open("wb") as file:
+            with replacing(path) as beside, beside.open("wb") as file:
                 np.savez(file, mean=self.mean, axes=self.axes)
         except OSError as error:
             raise DataError(f"cannot write {path}: {error.strerror or error}.") from error

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from carp.errors import DataError, MissingExtraError
 from carp.features.extract import Features
 from carp.features.store import Store
+from carp.files import replacing
 
 _ROWS = 4096
 
@@ -19,16 +20,17 @@ _ROWS = 4096
 def write_csv(store: Store) -> Path:
     """`features.csv`: path, label (the name of the class; several are joined by a semicolon), then the features."""
     path = store.folder / "features.csv"
-    beside = path.with_suffix(".csv.unfinished")
     try:
-        with beside.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+        with (
+            replacing(path) as beside,
+            beside.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+        ):
             writer = csv.writer(file)
             writer.writerow(["path", "label", *(f"f{i}" for i in range(store.features.shape[1]))])
             for places, labels, features in _rows(store):
                 names = [";".join(named) for named in labels]
                 rows = zip(places, names, features, strict=True)
                 writer.writerows([place, name, *map(str, vector)] for place, name, vector in rows)
-        beside.replace(path)
     except OSError as error:
         raise _cannot_write(path, error) from error
     return path
@@ -42,20 +44,18 @@ def write_parquet(store: Store) -> Path:
     except ImportError:
         raise MissingExtraError("--format parquet needs pyarrow. Run `pip install 'carp-ssl[parquet]'`.") from None
     path = store.folder / "features.parquet"
-    beside = path.with_suffix(".parquet.unfinished")
     width = store.features.shape[1]
     schema = pa.schema(
         [("path", pa.string()), ("label", pa.list_(pa.string())), ("features", pa.list_(pa.float32(), width))]
     )
     try:
-        with pq.ParquetWriter(beside, schema) as writer:
+        with replacing(path) as beside, pq.ParquetWriter(beside, schema) as writer:
             for places, labels, features in _rows(store):
                 vectors = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), width)
                 texts = [place.encode("utf-8", "backslashreplace").decode() for place in places]
                 writer.write_batch(
                     pa.record_batch([pa.array(texts), pa.array(labels, schema[1].type), vectors], schema)
                 )
-        beside.replace(path)
     except OSError as error:
         raise _cannot_write(path, error) from error
     return path

@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from carp.checkpoint import write_atomic
 from carp.data.quarantine import Unreadable
 from carp.errors import DataError
 from carp.features.extract import FeatureBatch
+from carp.files import write_atomic
 
 _SECONDS_BETWEEN_NOTES = 5.0
 _HEAD = 128  # bytes that NumPy takes for the head of an array of two dimensions, whatever their size

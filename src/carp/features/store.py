@@ -26,13 +26,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp import distributed
-from carp.checkpoint import write_atomic
 from carp.data.part import Part
 from carp.data.quarantine import Unreadable, nothing_to_read
 from carp.data.source import Source
 from carp.errors import DataError
 from carp.features.extract import FeatureBatch, Features, Progress
 from carp.features.part_file import PartFile, join_parts
+from carp.files import write_atomic
 
 SCHEMA = 1
 _MANIFEST, _FEATURES, _LABELS, _PLACES = "store.json", "features.npy", "labels.npy", "places.jsonl"

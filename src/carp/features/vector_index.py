@@ -18,10 +18,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.checkpoint import write_atomic
 from carp.errors import ConfigError, DataError, MissingExtraError, nearest
 from carp.features.extract import Features, Progress
 from carp.features.store import Store, open_store
+from carp.files import write_atomic
 
 SCHEMA = 1
 Kind = Literal["exact", "ivf", "hnsw"]

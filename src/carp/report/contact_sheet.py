@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from carp.errors import DataError
+from carp.files import replacing
 
 _GAP, _MARGIN, _LINE, _TITLE = 8, 20, 18, 34
 _PAPER, _FRAME, _INK, _FAINT = (255, 255, 255), (226, 226, 230), (30, 30, 34), (110, 110, 118)
@@ -39,7 +40,8 @@ def draw_contact_sheet(title: str, rows: list[list[Cell]], path: Path, *, side: 
             write_line(draw, (left, top + side + 2), cell.caption, _FAINT, 12, side)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        sheet.save(path, "PNG")
+        with replacing(path) as beside:
+            sheet.save(beside, "PNG")
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file.") from error
 

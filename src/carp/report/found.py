@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from carp.errors import ConfigError, DataError
+from carp.files import replacing
 from carp.report.contact_sheet import write_line
 from carp.report.thumbnails import SIDE, Picture, section, write_page
 
@@ -92,7 +93,8 @@ def write_sheet(path: Path, title: str, rows: Sequence[list[Picture]]) -> None:
             _draw(sheet, draw, picture, (_MARGIN + column * (SIDE + _GAP), _MARGIN + 2 * _LINE + number * step))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        sheet.save(path, "PNG")
+        with replacing(path) as beside:
+            sheet.save(beside, "PNG")
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file with --sheet.") from error
 

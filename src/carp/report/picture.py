@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from carp.errors import MissingExtraError
+from carp.files import replacing
 from carp.report.columns import Column, headings
 from carp.report.join import Row, Table
 from carp.report.render import cell_text, lead_cells, leading, one_line_headings, spans, title_of
@@ -30,7 +31,8 @@ def draw_table(table: Table, path: Path) -> None:
     axis.axis("off")
     _draw_heads(axis, table, widths, two_lines)
     _draw_rows(axis, table, widths, first=2 + two_lines)
-    figure.savefig(path, dpi=160, format="png")
+    with replacing(path) as beside:
+        figure.savefig(beside, dpi=160, format="png")
 
 
 def _widths(table: Table) -> list[float]:

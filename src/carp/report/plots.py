@@ -6,6 +6,7 @@ from typing import Any
 
 from carp.config import Config
 from carp.errors import MissingExtraError
+from carp.files import replacing
 
 
 def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> None:
@@ -21,7 +22,8 @@ def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> None:
     _draw_losses(axes[0], losses, config)
     if knn:
         _draw_knn(axes[1], knn)
-    figure.savefig(path, dpi=120)
+    with replacing(path) as beside:
+        figure.savefig(beside, dpi=120, format="png")
 
 
 def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: Config) -> None:

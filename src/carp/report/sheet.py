@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from carp.errors import DataError
+from carp.files import replacing
 
 _GAP, _MARGIN, _LINE = 10, 24, 22
 _PAPER, _INK, _FAINT = (255, 255, 255), (30, 30, 34), (120, 120, 128)
@@ -57,7 +58,8 @@ def draw_sheet(title: str, rows: list[Row], path: Path) -> None:
         _write(draw, (_MARGIN, top + layout.row_height + 4), row.caption, _FAINT, 13, layout.width)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        sheet.save(path, "PNG")
+        with replacing(path) as beside:
+            sheet.save(beside, "PNG")
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file with --out.") from error
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from carp.data.decode import Pixels
 from carp.errors import DataError
+from carp.files import write_atomic
 
 SIDE = 160
 
@@ -88,7 +89,7 @@ def write_page(path: Path, title: str, notes: list[str], sections: list[str]) ->
     ]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines), encoding="utf-8")
+        write_atomic(path, "\n".join(lines))
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file.") from error
 

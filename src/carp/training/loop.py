@@ -18,6 +18,7 @@ from carp.config import Config
 from carp.data.loader import Batch, Loader
 from carp.data.random import Purpose, seed_of
 from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, NonFiniteError, ProcessError
+from carp.files import write_atomic
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Carp
 from carp.training.display import Display
@@ -242,7 +243,7 @@ class Training:
         }
         path = self.folder / "post-mortem.json"
         if distributed.is_first():
-            checkpoints.write_atomic(path, json.dumps(report, indent=1))
+            write_atomic(path, json.dumps(report, indent=1))
         what = "the loss" if repr(result.loss) in {"nan", "inf", "-inf"} else "the gradient"
         raise NonFiniteError(
             f"{what} is not finite at step {batch.step}: the step was not applied, and {path} tells what was "

@@ -1,9 +1,6 @@
 """Write an encoder in a format, read it back in its library, compare features, and only then give it its name."""
 
 import math
-import os
-import shutil
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +10,9 @@ from carp.errors import CheckpointError
 from carp.features.portable.encoder import Portable
 from carp.features.portable.formats import Format, Network
 from carp.features.portable.probes import probes
+from carp.files import replacing
 
 TOLERANCE = 1e-5  # of the largest feature
-_UNFINISHED = ".unfinished-"
 
 
 @dataclass(frozen=True)
@@ -30,25 +27,18 @@ class Written:
 def write_verified(portable: Portable, form: Format, path: Path) -> Written:
     """Write, reload and compare; whatever goes wrong, `path` holds what it held before."""
     _refuse_to_replace(form, path)
-    unfinished = path.with_name(f"{_UNFINISHED}{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove(unfinished)
-        form.write(portable, unfinished)
-        difference = _difference(portable, _reloaded(portable, form, unfinished))
-        if difference > TOLERANCE:
-            raise CheckpointError(
-                f"the {form.name} export was removed: read back, its features differ by {difference:.1e} of the "
-                f"largest feature, more than {TOLERANCE:.0e}. {_other(form)}"
-            )
-        _sync(unfinished)
-        if path.is_dir():
-            shutil.rmtree(path)
-        unfinished.replace(path)
+        with replacing(path) as unfinished:
+            form.write(portable, unfinished)
+            difference = _difference(portable, _reloaded(portable, form, unfinished))
+            if difference > TOLERANCE:
+                raise CheckpointError(
+                    f"the {form.name} export was removed: read back, its features differ by {difference:.1e} of the "
+                    f"largest feature, more than {TOLERANCE:.0e}. {_other(form)}"
+                )
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}.") from error
-    finally:
-        _remove(unfinished)
     return Written(path, difference)
 
 
@@ -92,21 +82,3 @@ def _refuse_to_replace(form: Format, path: Path) -> None:
 
 def _other(form: Format) -> str:
     return f"Take --format {'onnx' if form.name == 'safetensors' else 'safetensors'}."
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
-
-
-def _sync(path: Path) -> None:
-    """Let the bytes reach the disk before the name does."""
-    for file in (*path.iterdir(), path) if path.is_dir() else (path,):
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

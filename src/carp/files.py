@@ -1,0 +1,138 @@
+"""Files that are written whole or not at all, what a killed process leaves behind, and digests.
+
+Everything that CARP writes under a final name is first written beside it under a temporary name, synced and then
+renamed. A process that is killed on the way leaves a file or folder whose name begins with `.unfinished-`. The next
+writer of the same path replaces it, and no command takes it for a user's file.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+UNFINISHED = ".unfinished-"
+_OLD = f"{UNFINISHED}old-"
+_LONGEST_NAME = 255  # bytes, on nearly every file system
+
+
+@contextmanager
+def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """Give the name to write a file or folder under; when the block ends well, it takes the place of `path`.
+
+    If the block raises, what it wrote is removed and `path` stays as it was. Devices and pipes cannot be replaced and
+    are written directly; a symbolic link stays, and its target is replaced.
+
+    Args:
+        path: The final name. Its folder must exist.
+        shared: Several processes may write this path at the same time; each gets its own temporary name.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        yield path
+        return
+    path = path.resolve() if path.is_symlink() else path
+    beside = _beside(path, f"{UNFINISHED}{os.getpid()}-" if shared else UNFINISHED)
+    remove(beside)
+    try:
+        yield beside
+        _sync_all(beside)
+        _take_place(beside, path)
+    except BaseException:
+        remove(beside)
+        raise
+    sync(path.parent)
+
+
+def write_atomic(path: Path, content: str | bytes) -> None:
+    """Replace a file whole or not at all; text is written as UTF-8."""
+    with replacing(path) as beside:
+        beside.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def is_unfinished(path: Path) -> bool:
+    """Whether a path is what a killed writer left behind."""
+    return path.name.startswith(UNFINISHED)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed writers left in a folder, except what a running process is writing with `shared`."""
+    with suppress(OSError):  # a folder that cannot be changed stays as it is
+        for path in list(folder.iterdir()):
+            if is_unfinished(path) and not _is_being_written(path):
+                remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, if it is there and can be removed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_json(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of an object as JSON, whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _beside(path: Path, prefix: str) -> Path:
+    name = f"{prefix}{path.name}"
+    if len(os.fsencode(name)) > _LONGEST_NAME:
+        name = f"{prefix}{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}{path.suffix[:16]}"
+    return path.with_name(name)
+
+
+def _take_place(beside: Path, path: Path) -> None:
+    """Rename. A folder that is replaced is first renamed itself, as one cannot be removed in a single step."""
+    if not path.is_dir():
+        beside.replace(path)
+        return
+    old = _beside(path, _OLD)
+    remove(old)
+    path.replace(old)
+    try:
+        beside.replace(path)
+    except BaseException:
+        old.replace(path)
+        raise
+    remove(old)
+
+
+def _sync_all(path: Path) -> None:
+    if path.is_dir():
+        for inside in sorted(path.iterdir()):
+            _sync_all(inside)
+    sync(path)
+
+
+def _is_being_written(path: Path) -> bool:
+    """Whether the process that a temporary name carries is another one that is running."""
+    number = path.name.removeprefix(UNFINISHED).partition("-")[0]
+    if not number.isdecimal() or int(number) == os.getpid():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
