@@ -4,10 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import timm
 import torch
 from safetensors.torch import load_file
+from timm.data import create_transform, resolve_data_config
 
 import carp
+from carp.features.extract import usual_resize
+from carp.features.portable import Portable
+from carp.features.portable.timm_folder import _crop_pct
 from tests.commands.conftest import Cli, assert_one_line
 from tests.features.foreign.layouts import narrow, released
 
@@ -16,7 +21,8 @@ def test_a_run(cli: Cli, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "encoder.safetensors"
     code, text, err = cli("export", run, "--format", "safetensors", "--out", out, "--branch", "student")
     assert (code, err) == (0, "")
-    first, images, use = text.splitlines()
+    first, images, resize, use = text.splitlines()
+    assert resize.startswith("resize: Resize(32, interpolation=BICUBIC), CenterCrop(32)")
     assert first.startswith(f"safetensors: {out}   read back, features differ by 0.0e+00")
     assert images == "images: 32 px, mean [0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]; features: 16"
     assert use == f"use: carp.load('{out}'), or its tensors alone: safetensors.torch.load_file('{out}')"
@@ -77,3 +83,16 @@ def test_an_export_takes_the_place_of_its_run(cli: Cli, run: Path, tmp_path: Pat
     assert (code, err) == (0, "")
     assert f"carp export: student of the run {run.name}" in text
     assert "images      32 pixels" in text
+
+
+@pytest.mark.parametrize("size", [32, 64, 96, 176, 224, 299, 384, 518])
+def test_the_resize_rule_is_that_of_the_encoder(size: int) -> None:
+    """In the file, in words and, for timm, as a share that gives the same number of pixels again."""
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
+    portable = Portable(module, size, usual_resize(size), "resnet18", {}, {})
+    rule = portable.resize_rule
+    assert rule.startswith(f"Resize({usual_resize(size)}, interpolation=BICUBIC), CenterCrop({size})")
+    cfg = {**timm.create_model("resnet18").pretrained_cfg, "interpolation": "bicubic", "crop_mode": "center"}
+    cfg |= {"input_size": (3, size, size), "crop_pct": _crop_pct(size, usual_resize(size))}
+    resize = create_transform(**resolve_data_config({}, pretrained_cfg=cfg)).transforms[0]
+    assert resize.size in (usual_resize(size), (usual_resize(size),) * 2)

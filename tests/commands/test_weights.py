@@ -4,12 +4,15 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from carp.features.foreign import METHODS
+from carp.features.foreign import BY_NAME, METHODS
 from tests.commands.conftest import Cli, assert_one_line
 from tests.features.foreign.layouts import narrow, released
+from tests.features.foreign.test_vit import dino, dino_file, transformer
+from tests.helpers import tiny_images
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +39,8 @@ def test_the_table_as_json(cli: Cli) -> None:
     assert code == 0
     assert list(rows) == [method.name for method in METHODS]
     assert rows["swav"]["published"] == {"linear": 75.3, "k-NN": 66.3, "k-NN, 8 sets": 54.4}
-    assert rows["moco-v3"]["prefixes"] == ["base_encoder."]
+    assert rows["moco-v3"]["prefixes"] == ["base_encoder."] * 2
+    assert rows["moco-v3"]["families"] == ["resnet", "vit"]
     assert rows["simclr"]["mean"] == [0, 0, 0]
 
 
@@ -80,3 +84,37 @@ def test_a_path_with_a_colon(cli: Cli, moco: Path, tmp_path: Path) -> None:
     copy.write_bytes(moco.read_bytes())
     assert cli("weights", copy)[0] == 0
     assert cli("weights", f"moco-v2:{copy}")[0] == 0
+
+
+def test_a_vision_transformer_is_embedded_and_evaluated(cli: Cli, labelled: Path, tmp_path: Path) -> None:
+    """The command line gives the class token of the images that it prepared, and k-NN runs on it."""
+    state = transformer(size=32).state_dict()
+    path, bare = tmp_path / "vit.pth", tmp_path / "bare.pth"
+    torch.save(dino_file(state), path)
+    torch.save(state, bare)
+    assert cli("embed", path, "--data", labelled, "--out", tmp_path / "store")[0] == 0
+    stored = np.load(tmp_path / "store" / "features.npy")
+    shown = tiny_images(66)[::3]  # the first class
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (BY_NAME["dino"].mean, BY_NAME["dino"].std))
+    pixels = (torch.from_numpy(shown).permute(0, 3, 1, 2) / 255 - mean) / std
+    np.testing.assert_allclose(stored[: len(shown)], dino(state, pixels, 2).numpy(), rtol=1e-4, atol=1e-4)
+    code, out, err = cli("eval", "knn", path, "--data", labelled, "--out", tmp_path / "results")
+    assert code == 0, err
+    assert list((tmp_path / "results").rglob("*.json"))
+    code, out, _ = cli("weights", path)
+    assert code == 0
+    assert "ViT/16 of width 128, 2 blocks (2 heads, 32 px)" in out
+    assert_one_line(cli("embed", bare, "--data", labelled, "--out", tmp_path / "b"), "timm-vit:", "deit:", "dino:")
+    assert cli("embed", f"dino:{bare}", "--data", labelled, "--out", tmp_path / "b")[0] == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "b" / "features.npy"), stored)
+
+
+def test_equals_say_how_to_choose(cli: Cli, tmp_path: Path) -> None:
+    torch.save(narrow().state_dict(), tmp_path / "a.pth")
+    code, out, _ = cli("weights", tmp_path / "a.pth")
+    lines = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
+    assert code == 0
+    assert lines["choose"].startswith("dino, barlow-twins, vicreg: ")
+    assert "the same features" in lines["choose"]
+    assert f"dino:{tmp_path / 'a.pth'}" in lines["choose"]
+    assert "must give NAME:FILE" in cli("weights")[1]

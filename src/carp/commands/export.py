@@ -27,6 +27,7 @@ class Exported:
         return [
             f"{self.form}: {self.path}   read back, features differ by {self.difference:.1e} of the largest",
             f"images: {self.about['size']} px, mean {mean}, std {std}; features: {self.about['num_features']}",
+            f"resize: {self.about['resize_rule']}",
             f"use: {self.use}",
         ]
 

@@ -47,7 +47,12 @@ def describe_formats() -> str:
     lines += ["Numbers: the paper's, top-1 in percent; linear and k-NN (k = 20) on ImageNet, k-NN as a mean of 8 sets."]
     lines += [f"{method.name}: {method.note}." for method in METHODS if method.note]
     return "\n".join(
-        [*lines, "`carp weights FILE` says what a file is; `carp weights NAME:FILE` reads it as one of these."]
+        [
+            *lines,
+            "`carp weights FILE` says what a file is; `carp weights NAME:FILE` reads it as one of these.",
+            "The order is no ranking. Where several names fit a file and their features differ, you "
+            "must give NAME:FILE; where their features are the same, the name only labels the results.",
+        ]
     )
 
 
@@ -66,7 +71,7 @@ def recognise_file(file: str) -> str:
         "leftovers": list(found.leftovers),
         "unexpected": list(found.unexpected),
         "beside": list(found.beside),
-        "size": found.method.size,
+        "size": found.size,
         "sha256": found.sha256,
     }
     return json.dumps({"path": str(found.path), **known}, indent=1, ensure_ascii=False)
@@ -78,18 +83,28 @@ def describe_file(file: str) -> str:
     if isinstance(found, OwnExport):
         return _describe_own(found)
     method = found.method
-    same = f"   (the same layout: {', '.join(found.also)})" if found.also else ""
     lines = [
         f"file        {found.path}   sha256 {found.sha256[:16]}…",
-        f"format      {method.name}: {method.title}{same}",
+        f"format      {method.name}: {method.title}",
         f"encoder     {found.architecture}, {_parameters(found):,} parameters in {len(found.tensors)} tensors",
-        f"images      {method.size} pixels, {_normalisation(method)}",
+        f"images      {found.size} pixels, {_normalisation(method)}",
         f"left over   {_few(found.leftovers)}",
     ]
     lines += [f"unexpected  {_few(found.unexpected)}"] if found.unexpected else []
     lines += [f"beside      {_few(found.beside)}"] if found.beside else []
     lines += [f"note        {method.note}"] if method.note else []
-    return "\n".join([*lines, f"source      {method.source}"])
+    lines += [f"source      {method.source}"]
+    lines += [f"choose      {_choice(found)}"] if found.also else []
+    return "\n".join(lines)
+
+
+def _choice(found: ForeignWeights) -> str:
+    """What to do where several methods have files like this one."""
+    others = ", ".join(found.also)
+    return (
+        f"{others}: files of the same layout, and the same features. Only the name in tables differs: give the one "
+        f"that you downloaded, e.g. {found.also[0]}:{found.path}"
+    )
 
 
 def _read(file: str) -> ForeignWeights | OwnExport:
@@ -132,8 +147,9 @@ def _as_json(method: Method) -> dict[str, Any]:
     fields = ("name", "title", "source", "read_in", "paper", "epochs", "mean", "std", "size", "verified", "note")
     entries = [layout.path for layout in method.layouts]
     prefixes = [layout.prefix for layout in method.layouts]
-    known = {key: getattr(method, key) for key in fields}
-    return {**known, "entries": entries, "prefixes": prefixes, "heads": method.heads, "published": _published(method)}
+    families = [layout.family for layout in method.layouts]
+    known = {key: getattr(method, key) for key in fields} | {"entries": entries, "prefixes": prefixes}
+    return {**known, "families": families, "heads": method.heads, "published": _published(method)}
 
 
 def _parameters(found: ForeignWeights) -> int:
@@ -143,6 +159,8 @@ def _parameters(found: ForeignWeights) -> int:
 def _normalisation(method: Method) -> str:
     if method.mean == (0, 0, 0):
         return "trained on pixels between 0 and 1 (translated from ImageNet's mean and deviation)"
+    if method.mean == (0.5, 0.5, 0.5):
+        return "trained with mean and deviation 0.5 (translated from ImageNet's)"
     return "ImageNet's mean and deviation"
 
 

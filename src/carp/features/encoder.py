@@ -263,7 +263,7 @@ def _load_weights(model: str, layer: str, size: int | None, resize: int | None, 
     module, weights = foreign_encoder(file.expanduser(), method or (own.method if own else None))
     return Encoder(
         _output(module, layer),
-        size=weights.method.size if size is None else size,
+        size=weights.size if size is None else size,
         device=choose_device(device),
         name=file.name.partition(".")[0],
         layer=layer,

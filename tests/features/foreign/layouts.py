@@ -57,6 +57,15 @@ def sequential(tensors: Tensors) -> Tensors:
     return {".".join([places[name.split(".")[0]], *name.split(".")[1:]]): t for name, t in tensors.items()}
 
 
+def in_tensorflow_order(tensors: Tensors) -> Tensors:
+    """Filters as converters leave them: TensorFlow's memory under PyTorch's axes."""
+    order = {4: ((2, 3, 1, 0), (3, 2, 0, 1)), 2: ((1, 0), (1, 0))}
+    return {
+        name: t.permute(order[t.ndim][0]).contiguous().permute(order[t.ndim][1]) if t.ndim in order else t
+        for name, t in tensors.items()
+    }
+
+
 def with_statistics_last(tensors: Tensors) -> Tensors:
     """Haiku's order, and no counters."""
     weights = {n: t for n, t in tensors.items() if n.endswith((".weight", ".bias"))}
@@ -187,7 +196,7 @@ def _moco_v3(kit: Kit) -> list[Saved]:
 
 @_saves("byol")
 def _byol(kit: Kit) -> list[Saved]:
-    return [with_statistics_last({**kit.tensors, **kit.fc})]
+    return [in_tensorflow_order(with_statistics_last({**kit.tensors, **kit.fc}))]
 
 
 @_saves("byol-pytorch")
@@ -214,7 +223,7 @@ def _coke(kit: Kit) -> list[Saved]:
 @_saves("simclr")
 def _simclr(kit: Kit) -> list[Saved]:
     zeros = {n: torch.zeros_like(t) if n.endswith("tracked") else t for n, t in kit.tensors.items()}
-    return [{"state_dict": {**zeros, **kit.fc}}]
+    return [{"state_dict": in_tensorflow_order({**zeros, **kit.fc})}]
 
 
 @_saves("vissl")

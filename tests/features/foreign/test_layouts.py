@@ -16,6 +16,7 @@ from carp.features.foreign.encoder import OwnNormalisation
 from tests.features.foreign.layouts import (
     SimClr2ResNet,
     TensorFlowResNet,
+    in_tensorflow_order,
     narrow,
     pictures,
     prefixed,
@@ -27,7 +28,7 @@ from tests.features.foreign.layouts import (
 # Files that cannot tell where they come from are read as what they are; a name, also the file's own, says it.
 BARE = {"dino", "barlow-twins", "vicreg", "resnet-v1"}
 NEED_A_NAME = {"carl": "carp", "sela-v2": "deepcluster-v2"}
-ELSEWHERE = {"simclr-v2", "cifar-resnet"}
+ELSEWHERE = {"simclr-v2", "cifar-resnet", "timm-vit", "deit"}
 ROWS = [method.name for method in METHODS if method.name not in ELSEWHERE]
 
 
@@ -171,7 +172,7 @@ def test_selective_kernels_are_not_taken_for_a_resnet(tmp_path: Path) -> None:
     state = {
         f"net.{n}": torch.zeros(8, 3, 3, 3) for n in ("0.0.weight", "0.2.weight", "1.blocks.0.net.2.main_conv.0.weight")
     }
-    with pytest.raises(CheckpointError, match="holds no ResNet that CARP knows"):
+    with pytest.raises(CheckpointError, match="holds no encoder that CARP knows"):
         read_foreign(save({"resnet": state}, tmp_path / "r50_1x_sk1.pth"))
 
 
@@ -184,10 +185,11 @@ def test_pixels_between_0_and_1_for_simclr(source: nn.Module, tmp_path: Path) ->
     assert encoder.num_features == 48
 
 
-def test_byol_is_known_by_the_order_of_its_tensors(source: nn.Module, tmp_path: Path) -> None:
+def test_byol_is_known_by_the_order_of_its_tensors_and_filters(source: nn.Module, tmp_path: Path) -> None:
     state = {n: t for n, t in released("torchvision", source.state_dict())[0].items() if not n.endswith(COUNTER)}
     assert read_foreign(save(state, tmp_path / "a.pth")).method.name == "torchvision"  # before 2018: no counters
-    assert read_foreign(save(with_statistics_last(state), tmp_path / "b.pth")).method.name == "byol"
+    converted = in_tensorflow_order(with_statistics_last(state))
+    assert read_foreign(save(converted, tmp_path / "b.pth")).method.name == "byol"
     plain, _ = foreign_encoder(tmp_path / "a.pth")
     assert not torch.allclose(features(plain, pictures()), expected("byol", source, pictures()), atol=1e-3)
 

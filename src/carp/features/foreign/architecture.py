@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from timm.layers import Conv2dSame, create_pool2d
@@ -53,6 +53,7 @@ class Architecture:
     stem_kernel: int
     cardinality: int = 1
     base_width: int = 64
+    image_size: ClassVar[None] = None  # any: its method says which
 
     def __str__(self) -> str:
         if len(self.depths) == 3:

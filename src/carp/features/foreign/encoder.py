@@ -9,6 +9,7 @@ from carp.errors import CheckpointError
 from carp.features.foreign.architecture import COUNTER, build
 from carp.features.foreign.recognise import ForeignWeights, read_foreign
 from carp.features.foreign.table import IMAGENET_MEAN, IMAGENET_STD, Three
+from carp.features.foreign.vit import VisionTransformer, VitArchitecture
 
 
 class OwnNormalisation(nn.Module):
@@ -39,7 +40,11 @@ def foreign_encoder(path: str | Path, method: str | None = None) -> tuple[nn.Mod
     """
     weights = read_foreign(path, method)
     row = weights.method
-    encoder = build(weights.architecture, row.traits)
+    encoder: nn.Module
+    if isinstance(weights.architecture, VitArchitecture):
+        encoder = VisionTransformer(weights.architecture, row.vit)
+    else:
+        encoder = build(weights.architecture, row.traits)
     report = encoder.load_state_dict(weights.tensors, strict=False)
     wrong = [name for name in report.missing_keys if not name.endswith(COUNTER)] + report.unexpected_keys
     if wrong:

@@ -5,6 +5,7 @@ numbers are not repeated here: `paper` names the row of the paper's tables.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from carp.features.foreign.architecture import Traits
 from carp.features.foreign.tells import (
@@ -13,13 +14,16 @@ from carp.features.foreign.tells import (
     counters_at_zero,
     never,
     no_classifier,
+    no_counters,
     only,
     queue_of,
     small_stem,
     statistics_last,
     student_and_teacher,
     tensor,
+    tensorflow_order,
 )
+from carp.features.foreign.vit import VitTraits
 
 Three = tuple[float, float, float]
 IMAGENET_MEAN: Three = (0.485, 0.456, 0.406)
@@ -28,7 +32,7 @@ IMAGENET_STD: Three = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Layout:
-    """Where an encoder lies in a file. `module.` (DDP) and `_orig_mod.` (compile) before all keys do not count."""
+    """Where an encoder lies in a file. `module.` (DDP) and `_orig_mod.` (compile) do not count, wherever they stand."""
 
     path: str = ""
     """The entry that holds the tensors, `a/b` for b inside a; empty for a file that is a state dict itself."""
@@ -37,9 +41,14 @@ class Layout:
     renames: tuple[tuple[str, str], ...] = ()
     """Patterns and their replacement, applied one after the other to what follows the prefix."""
     tells: tuple[Tell, ...] = ()
-    """What such a file has and files of other methods with the same keys have not."""
+    """What such a file must have, also when the method is named."""
     hints: tuple[Tell, ...] = ()
-    """The same, where a file may lack it: asked for only when the method is not named."""
+    """What no other method's file has, together with `tells`; not needed when the method is named."""
+    suspicions: tuple[Tell, ...] = ()
+    """What such a file has even if it was saved again, but others may have as well: then the user has to choose."""
+    family: Literal["resnet", "vit"] = "resnet"
+    file: str | None = None
+    """A pattern of the published files' names, for contents that say nothing."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,9 @@ class Method:
     epochs: int | None = None
     """Of the weights that the paper compares with."""
     traits: Traits = field(default_factory=Traits)
+    """Of its ResNets."""
+    vit: VitTraits = field(default_factory=VitTraits)
+    """Of its vision transformers, if it has a layout for them."""
     mean: Three = IMAGENET_MEAN
     std: Three = IMAGENET_STD
     size: int = 224
@@ -86,6 +98,9 @@ _SIMCLR2 = (
     (r"\.net\.5\.0\.", ".bn3."),
 )
 _CLASSIFIER = tensor(r"fc\.weight")
+_AVERAGES = ("state_dict_ema", "model_ema")
+_HAIKU = (statistics_last, no_counters)
+_NEVER_TRAINED = (counters_at_zero, only("state_dict"), _CLASSIFIER)
 _ONE_HEAD, _MANY_HEADS = tensor(r"prototypes\.weight"), tensor(r"prototypes\.prototypes0\.weight")
 _SWAV = "https://github.com/facebookresearch/swav"
 _CARP = "https://github.com/sthalles/carp"
@@ -95,13 +110,14 @@ METHODS = (
     # For orientation: supervised, and a bare encoder of whatever origin
     Method(
         "torchvision", "Supervised (torchvision)",
-        (Layout("", tells=(_CLASSIFIER,)), Layout("state_dict", tells=(_CLASSIFIER,)),
-         Layout("model", tells=(_CLASSIFIER,))),
-        "https://docs.pytorch.org/vision/stable/models.html", ("fc.",), paper="Supervised", epochs=100,
+        (Layout("model_ema", tells=(_CLASSIFIER,)), Layout("", tells=(_CLASSIFIER,)),
+         Layout("state_dict", tells=(_CLASSIFIER,)), Layout("model", tells=(_CLASSIFIER,))),
+        "https://docs.pytorch.org/vision/stable/models.html", ("fc.", "n_averaged"), paper="Supervised", epochs=100,
+        note="of a file with model and model_ema, the average is read, as for timm's state_dict_ema",
     ),
     Method(
         "timm", "Supervised (timm)",
-        (Layout("state_dict_ema", tells=(_CLASSIFIER,)),
+        (Layout("state_dict_ema", tells=(_CLASSIFIER, beside("state_dict_ema"))),
          Layout("state_dict", tells=(beside("arch"), beside("version"), _CLASSIFIER)),
          Layout("", tells=(_CLASSIFIER,), hints=(never,))),
         "https://huggingface.co/timm/resnet50.a1_in1k", ("fc.",),
@@ -110,9 +126,8 @@ METHODS = (
     ),
     Method(
         "resnet", "Any ResNet (state dict of the encoder)",
-        (Layout("", tells=(no_classifier,)), Layout("state_dict", tells=(no_classifier,)),
-         Layout("model", tells=(no_classifier,))),
-        "https://docs.pytorch.org/vision/stable/models.html",
+        tuple(Layout(path, tells=(no_classifier,)) for path in (*_AVERAGES, "", "state_dict", "model")),
+        "https://docs.pytorch.org/vision/stable/models.html", ("n_averaged",),
     ),
     Method(
         "resnet-v1", "Supervised, original ResNet (Keras)",
@@ -124,6 +139,20 @@ METHODS = (
         "cifar-resnet", "Supervised, CIFAR ResNet-20 … 110",
         (Layout("state_dict", tells=(small_stem,)), Layout("", tells=(small_stem,))),
         "https://github.com/akamaster/pytorch_resnet_cifar10", ("linear.",), traits=Traits(cifar=True), size=32,
+    ),
+    Method(
+        "timm-vit", "Supervised ViT (timm, AugReg)",
+        tuple(Layout(path, family="vit") for path in (*_AVERAGES, "", "state_dict", "model")),
+        "https://huggingface.co/timm/vit_base_patch16_224.augreg_in21k_ft_in1k", ("head.", "n_averaged"),
+        read_in="https://github.com/huggingface/pytorch-image-models/blob/main/timm/models/vision_transformer.py",
+        mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5),
+        note="trained with mean and deviation 0.5; its keys are DeiT's, so it must be named",
+    ),
+    Method(
+        "deit", "Supervised ViT (DeiT)",
+        tuple(Layout(path, family="vit") for path in (*_AVERAGES, "", "model", "state_dict")),
+        "https://github.com/facebookresearch/deit/blob/main/README_deit.md", ("head.", "n_averaged"),
+        note="ImageNet's mean and deviation; its keys are those of timm's ViTs, so it must be named",
     ),
     # CARP and its forerunner
     Method(
@@ -175,8 +204,13 @@ METHODS = (
     Method(
         "dino", "DINO",
         (Layout("teacher", "backbone.", tells=(beside("dino_loss"),)), Layout("", tells=(no_classifier,)),
-         Layout("student", "backbone.", tells=(beside("dino_loss"),), hints=(never,))),
+         Layout("student", "backbone.", tells=(beside("dino_loss"),), hints=(never,)),
+         Layout("teacher", "backbone.", tells=(beside("dino_loss"),), family="vit"),
+         Layout("", tells=(no_classifier,), family="vit", file=r"dino_(deitsmall|vitbase)(8|16)_pretrain\.pth"),
+         Layout("student", "backbone.", tells=(beside("dino_loss"),), hints=(never,), family="vit")),
         "https://github.com/facebookresearch/dino", ("head.", "backbone.fc."), paper="DINO (mc)", epochs=800,
+        vit=VitTraits(dino_positions=True),
+        note="ResNet-50 and ViTs; a ViT on its own is known by its published file name only",
     ),
     Method(
         "triplet", "Triplet",
@@ -200,16 +234,20 @@ METHODS = (
         "https://github.com/facebookresearch/moco", ("encoder_q.fc.", "encoder_k.", "queue"), paper="MoCo-v2",
     ),
     Method(
-        "moco-v3", "MoCo-v3", (Layout("state_dict", "base_encoder."),),
+        "moco-v3", "MoCo-v3",
+        (Layout("state_dict", "base_encoder."), Layout("state_dict", "base_encoder.", family="vit")),
         "https://github.com/facebookresearch/moco-v3/blob/main/CONFIG.md",
-        ("base_encoder.fc.", "momentum_encoder.", "predictor."), paper="MoCo-v3", epochs=1000,
+        ("base_encoder.fc.", "base_encoder.head.", "momentum_encoder.", "predictor."), paper="MoCo-v3", epochs=1000,
+        vit=VitTraits(heads=((384, 12), (1280, 16))),
+        note="ResNet-50 and ViTs; its ViT-S has 12 heads",
     ),
     Method(
         "byol", "BYOL (converted from Haiku)",
-        (Layout("", hints=(statistics_last,)), Layout("state_dict", hints=(statistics_last,))),
+        (Layout("", hints=(*_HAIKU, tensorflow_order), suspicions=_HAIKU),
+         Layout("state_dict", hints=(*_HAIKU, tensorflow_order), suspicions=_HAIKU)),
         "https://github.com/ajtejankar/byol-convert", ("fc.",), paper="BYOL", epochs=1000,
         traits=Traits(tensorflow_padding=True),
-        note="pads as TensorFlow does, as the converter's own network",
+        note="pads as TensorFlow does, as the converter's own network; saved again, it must be named",
     ),
     Method(
         "byol-pytorch", "BYOL (PyTorch)",
@@ -233,9 +271,9 @@ METHODS = (
     ),
     Method(
         "simclr", "SimCLR (converted from TensorFlow)",
-        (Layout("state_dict", hints=(counters_at_zero, only("state_dict"), _CLASSIFIER)),),
+        (Layout("state_dict", hints=(*_NEVER_TRAINED, tensorflow_order), suspicions=_NEVER_TRAINED),),
         "https://github.com/tonylins/simclr-converter", ("fc.",), mean=(0, 0, 0), std=(1, 1, 1),
-        note="takes pixels between 0 and 1, without mean and deviation",
+        note="takes pixels between 0 and 1, without mean and deviation; saved again, it must be named",
     ),
     Method(
         "simclr-v2", "SimCLR-v2 (converted from TensorFlow)", (Layout("resnet", "net.", _SIMCLR2),),

@@ -66,6 +66,20 @@ def counters_at_zero(contents: Contents) -> bool:
     return bool(counters) and not any(bool(counter.any()) for counter in counters)
 
 
+def no_counters(contents: Contents) -> bool:
+    """Batch norm has no counters of batches."""
+    return not contents.matching(r".*num_batches_tracked")
+
+
+def tensorflow_order(contents: Contents) -> bool:
+    """Filters lie in memory as TensorFlow and Haiku keep them: a converter gave them other axes, and moved nothing.
+
+    PyTorch's own filters are never in that order, neither contiguous nor channels-last.
+    """
+    filters = [t for t in contents.tensors.values() if t.ndim == 4 and min(t.shape[:2]) > 1]
+    return bool(filters) and all(t.stride()[:2] == (1, t.shape[0]) for t in filters)
+
+
 def small_stem(contents: Contents) -> bool:
     """The first convolution is 3×3 and there are three stages."""
     stem = contents.tensors.get("conv1.weight")

@@ -16,6 +16,7 @@ from carp.features.exported import OwnExport, build_own, read_own, without_readi
 from carp.features.extract import usual_resize
 from carp.features.foreign import ForeignWeights, foreign_encoder
 from carp.features.foreign.encoder import OwnNormalisation
+from carp.features.foreign.vit import VitArchitecture, timm_vit
 from carp.features.layers import weights_hash
 from carp.model.encoder import num_features
 from carp.run_folder import open_run
@@ -46,11 +47,21 @@ class Portable:
     """Where the weights are from."""
     mean: Three = IMAGENET_MEAN
     std: Three = IMAGENET_STD
+    any_size: bool = True
+    """Whether images of another size may be compared; libraries interpolate the positions of a ViT differently."""
 
     @property
     def num_features(self) -> int:
         """F."""
         return num_features(self.module)
+
+    @property
+    def resize_rule(self) -> str:
+        """How an image of any size becomes one of `size`, in terms of torchvision's transforms on PIL images."""
+        return (
+            f"Resize({self.resize}, interpolation=BICUBIC), CenterCrop({self.size}): the shorter side becomes "
+            f"{self.resize} pixels with antialiasing, then the centre is cut"
+        )
 
     def about(self) -> dict[str, Any]:
         """What files say about the encoder."""
@@ -60,6 +71,7 @@ class Portable:
             "num_features": self.num_features,
             "size": self.size,
             "resize": self.resize,
+            "resize_rule": self.resize_rule,
             "mean": list(self.mean),
             "std": list(self.std),
             "origin": self.origin,
@@ -116,15 +128,19 @@ def _of_weights(module: nn.Module, weights: ForeignWeights) -> Portable:
     """The network below its normalisation, which files tell in numbers."""
     found, row = weights.architecture, weights.method
     inner = module.encoder if isinstance(module, OwnNormalisation) else module
+    origin = {"file": weights.path.name, "sha256": weights.sha256, "method": row.name, "weights": weights_hash(module)}
+    if isinstance(found, VitArchitecture):
+        size, (architecture, options) = weights.size, timm_vit(found)
+        resize = usual_resize(size)
+        return Portable(inner, size, resize, architecture, options, origin, row.mean, row.std, any_size=False)
     name = _TIMM_NAMES.get((found.bottleneck, found.depths))
-    options: dict[str, Any] = {} if name else {"layers": list(found.depths)}
+    options = {} if name else {"layers": list(found.depths)}
     if found.channels != (64, 128, 256, 512):
         options["channels"] = list(found.channels)
     if found.cardinality != 1:
         options["cardinality"] = found.cardinality
     if found.base_width != 64:
         options["base_width"] = found.base_width
-    origin = {"file": weights.path.name, "sha256": weights.sha256, "method": row.name, "weights": weights_hash(module)}
     other = "resnet50" if found.bottleneck else "resnet18"  # with `layers`
     architecture = str(found) if row.traits.cifar else name or other
     return Portable(inner, row.size, usual_resize(row.size), architecture, options, origin, row.mean, row.std)

@@ -26,6 +26,8 @@ def probes(portable: Portable) -> Iterator[Tensor]:
 
 def takes_other_sizes(portable: Portable) -> bool:
     """Whether the network computes features of images of another size; a vision transformer may not."""
+    if not portable.any_size:
+        return False
     try:
         with torch.inference_mode():
             portable.module(torch.zeros(1, 3, *_other_size(portable)))

@@ -8,6 +8,7 @@ import torchvision
 from torch import nn
 
 from carp.errors import ModelError
+from carp.features.foreign.vit import VisionTransformer
 
 _COMPUTING = (nn.Conv2d, nn.modules.batchnorm._BatchNorm, nn.Linear, nn.MaxPool2d, nn.AvgPool2d, nn.LayerNorm)
 _RESNETS = (
@@ -32,6 +33,11 @@ def first_difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str 
 
 def torchvision_name(encoder: nn.Module) -> str:
     """The name of torchvision's network that is put together like the encoder; an error names what differs."""
+    if isinstance(encoder, VisionTransformer):
+        raise ModelError(
+            "torchvision and detectron2 have no vision transformer with such tensors. Take --format timm, safetensors "
+            "or onnx."
+        )
     ours = layers_of(encoder)
     closest = max(_RESNETS, key=lambda name: len(ours.items() & _layers_in_torchvision(name).items()))
     difference = first_difference(ours, _layers_in_torchvision(closest))

@@ -1,6 +1,7 @@
 """A folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads: config.json and model.safetensors."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def _config(portable: Portable, classifier: Any) -> dict[str, Any]:
         "pretrained_cfg": {
             "input_size": side,
             "interpolation": "bicubic",
-            "crop_pct": portable.size / portable.resize,
+            "crop_pct": _crop_pct(portable.size, portable.resize),
             "crop_mode": "center",
             "mean": portable.mean,
             "std": portable.std,
@@ -61,6 +62,12 @@ def _config(portable: Portable, classifier: Any) -> dict[str, Any]:
         },
         MARK: portable.about(),
     }
+
+
+def _crop_pct(size: int, resize: int) -> float:
+    """The share from which timm computes `resize`: it divides and rounds down."""
+    share = size / resize
+    return share if math.floor(size / share) == resize else size / (resize + 0.25)
 
 
 def _timms_network(portable: Portable) -> Any:
