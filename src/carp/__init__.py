@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from carp._version import __version__
+from carp.openmp import bound_spinning
 
 if TYPE_CHECKING:
     from carp.commands.check_data import DataCheck, check_data
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from carp.model.loss import LossTerms, carp_loss, reference_loss
     from carp.model.partition import random_partition
     from carp.run_folder import Run
+
+bound_spinning()
 
 _HOMES = {
     "DataCheck": "carp.commands.check_data",

@@ -182,6 +182,11 @@ class Config(BaseModel):
         30.0, gt=0, description="How long a process waits for another one before the run ends."
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1 or mps; auto takes the fastest that is there.")
+    threads: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
+        "auto",
+        description="Threads that compute on a CPU; auto finds the best number while other programs come and go, and "
+        "records it in threads.jsonl. OMP_NUM_THREADS in the environment fixes it, too.",
+    )
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 is faster where the processor supports it.")
     channels_last: bool = Field(True, description="Memory layout of images; true is faster for convolutions.")
     compile: bool = Field(False, description="Compile the student's encoder: slow start, then maybe faster steps.")
@@ -264,6 +269,7 @@ FREE_KEYS = frozenset(
         "root",
         "download",
         "device",
+        "threads",
         "workers",
         "timeout_minutes",
         "max_bad_share",

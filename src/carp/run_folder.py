@@ -3,6 +3,7 @@
 config.yaml      the resolved configuration
 run.json         command, versions, seed, git state, data
 metrics.jsonl    one line a measurement
+threads.jsonl    one line per change of the number of threads
 quarantine.jsonl one line an image that could not be read, with the reason
 checkpoints/     the newest few
 index/           where the images are (made again when it is missing)
@@ -20,8 +21,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from carp._version import __version__
 from carp.checkpoint import Checkpoint, list_checkpoints, load_newest
@@ -97,7 +96,6 @@ def prepare_run(folder: Path, config: Config, source: Source) -> Run:
         "seed": config.seed,
         "data": {"name": source.name, "images": len(source), "fingerprint": source.fingerprint},
         "versions": versions(),
-        "torch_threads": torch.get_num_threads(),
         "git": _git_state(),
     }
     try:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 from carp import distributed
+from carp.threads import available_cores
 
 
 def launch(words: Sequence[str], *, processes: int) -> int:
@@ -11,6 +12,5 @@ def launch(words: Sequence[str], *, processes: int) -> int:
 
     What went wrong was told by that process, so torchrun's own report is not shown.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // processes)))
     return distributed.launch(["-m", "carp", *words], processes=processes)

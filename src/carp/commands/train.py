@@ -26,6 +26,7 @@ from carp.training.display import Display
 from carp.training.loop import Training
 from carp.training.micro_batch import check_division
 from carp.training.run_log import read_metrics
+from carp.training.run_threads import NAME as THREADS
 
 
 def train(
@@ -92,7 +93,8 @@ def _prepared(folder: Path, config: Config, source: Source) -> Iterator[None]:
             prepare_run(folder, config, source)
             keep_index(source, folder / INDEX)
             if not list_checkpoints(folder / "checkpoints"):  # begun anew, maybe with other images
-                _quarantine_path(folder).unlink(missing_ok=True)
+                for name in (_quarantine_path(folder), folder / THREADS):
+                    name.unlink(missing_ok=True)
         distributed.barrier()
         yield
 
@@ -141,7 +143,7 @@ def _read(
 def _summary(config: Config, num_images: int, training: Training, device: torch.device) -> str:
     """What is about to be trained, in a line."""
     parameters = sum(p.numel() for p in training.model.student.encoder.parameters())
-    threads = f" with {counted(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else ""
+    threads = f" with {counted(training.threads.current, 'thread')}" if device.type == "cpu" else ""
     if distributed.world_size() > 1:
         threads += f", {distributed.world_size()} processes"
     return (

@@ -21,6 +21,7 @@ from carp.data.memory import HeldSource
 from carp.data.quarantine import Unreadable, nothing_to_read
 from carp.data.source import ArraySource, Source, read
 from carp.errors import UnreadableImageError
+from carp.threads import TunedThreads
 
 Features = NDArray[np.float32]
 Precision = Literal["fp32", "bf16"]
@@ -109,15 +110,21 @@ def feature_batches(
     try:
         batches = _batches(source, size, batch_size, resize)
         # On a CPU both would share the cores, and the encoder is slower for it than it waits
-        yield from _encoded(features, batches if device.type == "cpu" else one_ahead(batches))
+        with TunedThreads(device) as threads:
+            yield from _encoded(features, batches if device.type == "cpu" else one_ahead(batches), threads)
     finally:
         encoder.train(was_training)
 
 
-def _encoded(features: Callable[[Tensor], Features], batches: Iterable["_Batch"]) -> Iterator[FeatureBatch]:
-    nothing = np.empty((0, 0), dtype=np.float32)
+def _encoded(
+    features: Callable[[Tensor], Features], batches: Iterable["_Batch"], threads: TunedThreads
+) -> Iterator[FeatureBatch]:
+    found = np.empty((0, 0), dtype=np.float32)
     for batch in batches:
-        yield FeatureBatch(features(batch.images) if batch.indices else nothing, batch.indices, batch.unreadable)
+        if batch.indices:
+            with threads.unit():
+                found = features(batch.images)
+        yield FeatureBatch(found if batch.indices else found[:0, :0], batch.indices, batch.unreadable)
 
 
 def _collect(batches: Iterable[FeatureBatch], source: Source, progress: Progress, *, strict: bool = False) -> Extracted:

@@ -21,10 +21,12 @@ from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, 
 from carp.files import write_atomic
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Carp
+from carp.threads import is_tunable
 from carp.training.display import Display
 from carp.training.health import Diagnosis, Verdict, diagnose
 from carp.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from carp.training.run_log import RunLog, SilentLog
+from carp.training.run_threads import RunThreads
 from carp.training.schedules import Schedules
 from carp.training.shards import all_rows, own_rows, own_shards
 from carp.training.step import Stepper, StepResult
@@ -60,7 +62,9 @@ class Training:
         self.collapsed_in_a_row = 0
         self.diagnosis: Diagnosis | None = None
         self.told = Verdict.HEALTHY  # the verdict that the user knows of
+        self._saved_threads: int | None = None
         metrics_length = self._continue()
+        self.threads = self._run_threads(device)
         self.log = (RunLog if distributed.is_first() else SilentLog)(
             folder, length=metrics_length, tensorboard=config.tensorboard
         )
@@ -75,11 +79,13 @@ class Training:
         with (
             StopSignal() as stop,
             self.display.training(self.step, last_step) as progress,
+            self.threads,
             closing(self._batches(last_step)) as batches,
         ):
             for batch in batches:
                 with_health = batch.step % self.config.health_steps == 0
-                result = self.stepper(batch, with_health=with_health)
+                with self.threads.step(batch.step):
+                    result = self.stepper(batch, with_health=with_health)
                 if not result.finite:
                     self._post_mortem(batch, result)
                 self.step = batch.step + 1
@@ -138,7 +144,7 @@ class Training:
             "collapsed_in_a_row": self.collapsed_in_a_row,
             "seed": self.config.seed,
             "epoch": self.step // self.loader.steps_per_epoch,
-            "torch_threads": torch.get_num_threads(),
+            "torch_threads": self.threads.current,
             "processes": distributed.world_size(),
         }
         point = Checkpoint(self.step, tensors, state)
@@ -165,17 +171,30 @@ class Training:
         moments = {k.removeprefix("optimiser."): v for k, v in tensors.items() if k.startswith("optimiser.")}
         load_optimiser_tensors(self.optimiser, self.model, moments)
         self.display.say(f"continuing at step {self.step} of {self.schedules.num_steps}")
-        self._tell_what_differs("thread", point.state["torch_threads"], torch.get_num_threads())
-        self._tell_what_differs("process", point.state.get("processes", 1), distributed.world_size())
+        self._saved_threads = point.state["torch_threads"]
+        before, now = point.state.get("processes", 1), distributed.world_size()
+        if before != now:
+            self.display.warn(
+                f"this run was saved with {before} process{'es' if before > 1 else ''} and continues with {now}: the "
+                "result will differ in rounding."
+            )
         return int(point.state["metrics_length"])
 
-    def _tell_what_differs(self, what: str, before: int, now: int) -> None:
-        if before != now:
-            several = f"{what}es" if what.endswith("s") else f"{what}s"
-            self.display.warn(
-                f"this run began with {before} {what if before == 1 else several} and continues with {now}: the result "
-                "will differ in rounding."
-            )
+    def _run_threads(self, device: torch.device) -> RunThreads:
+        """The number of threads of every step: as set, as the user's environment says, or the best one here."""
+        fixed = self.config.threads if isinstance(self.config.threads, int) else None
+        if fixed is None and (distributed.world_size() > 1 or not is_tunable(device)):
+            fixed = torch.get_num_threads()
+        return RunThreads(
+            self.folder,
+            step=self.step,
+            threads=fixed,
+            most=fixed or torch.get_num_threads(),
+            recorded=self._saved_threads,
+            writes=distributed.is_first(),
+            announce=self.display.say,
+            warn=self.display.warn,
+        )
 
     def _tensors(self) -> dict[str, Tensor]:
         model = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
