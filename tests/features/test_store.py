@@ -24,8 +24,9 @@ from carp.features import part_file
 from carp.features.encoder import Encoder
 from carp.features.export import write_csv, write_parquet
 from carp.features.extract import evaluation_crop, extract
+from carp.features.filling import fill_store
 from carp.features.layers import NamedLayer, weights_hash
-from carp.features.store import fill_store, is_store, open_store
+from carp.features.store import is_store, open_store
 from tests.helpers import tiny_images, write_images
 
 CPU = torch.device("cpu")
@@ -132,7 +133,7 @@ def test_a_damaged_manifest_is_told(images: Path, tmp_path: Path, text: str) -> 
 def test_damaged_features_and_another_schema_are_told(images: Path, tmp_path: Path) -> None:
     folder = encoder().store(FolderSource(images), tmp_path / "store").folder
     (folder / "features.npy").write_bytes((folder / "features.npy").read_bytes()[:200])
-    with pytest.raises(DataError, match=r"cannot read .*features.npy.* embed again"):
+    with pytest.raises(DataError, match=r"features.npy is damaged: it has 200 bytes.* embed again"):
         _ = open_store(folder).features
     manifest = json.loads((folder / "store.json").read_text())
     (folder / "store.json").write_text(json.dumps({**manifest, "schema": 9}))

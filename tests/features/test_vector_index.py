@@ -1,6 +1,6 @@
 """The index of features: a plain search, approximate kinds as good as they say, and never of other features."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from carp.data.source import ArraySource
 from carp.errors import ConfigError, DataError
 from carp.features.extract import FeatureBatch
-from carp.features.store import Origin, Store, fill_store
+from carp.features.filling import fill_store
+from carp.features.store import Origin, Store, open_store, write_manifest
 from carp.features.vector_index import RECALL, VectorIndex, build_index, open_index, write_index
 
 F = 24
@@ -95,9 +96,8 @@ def test_store_and_index_may_be_moved_together(tmp_path: Path) -> None:
 def test_a_store_that_changed_is_refused(tmp_path: Path) -> None:
     kept(tmp_path)
     folder = tmp_path / "both" / "store"
-    manifest = json.loads((folder / "store.json").read_text())
-    manifest["origin"]["model"]["hash"] = "other"
-    (folder / "store.json").write_text(json.dumps(manifest))
+    store = open_store(folder)
+    write_manifest(replace(store, origin=replace(store.origin, model=store.origin.model | {"hash": "other"})))
     with pytest.raises(DataError, match="changed since"):
         open_index(folder / "index")
 

@@ -26,8 +26,9 @@ from carp.evaluation.retrieval import KS, Truth, retrieval
 from carp.evaluation.whitening import Whitening, fit_whitening
 from carp.features.encoder import Encoder
 from carp.features.extract import FeatureBatch
+from carp.features.filling import fill_store
 from carp.features.scales import ONE_SCALE, THREE_SCALES, Boxes, extract_scales
-from carp.features.store import Origin, fill_store
+from carp.features.store import Origin
 
 _AT_A_TIME = 64
 

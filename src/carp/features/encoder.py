@@ -22,9 +22,10 @@ from carp.device import choose_device
 from carp.errors import CheckpointError, ConfigError, DataError, UnreadableImageError, nearest
 from carp.features.exported import OwnExport, build_own, read_own
 from carp.features.extract import Features, Precision, Progress, extract, feature_batches, usual_resize
+from carp.features.filling import fill_store
 from carp.features.foreign import BY_NAME, foreign_encoder
 from carp.features.layers import ENCODER, PROJECTOR, NamedLayer, weights_hash
-from carp.features.store import Origin, Store, fill_store
+from carp.features.store import Origin, Store
 from carp.model.branch import Branch
 from carp.run_folder import Run, open_run
 

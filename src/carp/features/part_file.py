@@ -1,14 +1,19 @@
-"""Features that are being extracted: appended to a file, beside a note of how far it is whole.
+"""Features that are being extracted: appended to a file, beside a note that says how far the file is complete.
 
-The file has room for the head of an .npy file in front, so that it becomes one without being copied.
+The note is written after the bytes have reached the disk, and holds their checksum. It is believed only as far as the
+bytes are there and have that checksum; otherwise extraction starts again.
+
+The file has room for the header of an .npy file in front, so that it becomes one without being copied.
 """
 
 import fcntl
 import io
 import json
 import os
+import re
 import shutil
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,92 +24,145 @@ import numpy as np
 from carp.data.quarantine import Unreadable
 from carp.errors import DataError
 from carp.features.extract import FeatureBatch
-from carp.files import write_atomic
+from carp.files import is_unfinished, write_atomic
 
 _SECONDS_BETWEEN_NOTES = 5.0
-_HEAD = 128  # bytes that NumPy takes for the head of an array of two dimensions, whatever their size
+_HEAD = 128  # bytes that NumPy takes for the header of an array of two dimensions, whatever their size
+_BLOCK = 2**24
+_NAME = re.compile(r"part-\d+-of-\d+\.(bin|json)")
 
 
 class PartFile:
     """The features of the images from `start` to `stop`, as far as they are `done`."""
 
-    def __init__(self, path: Path, key: str, start: int, stop: int) -> None:
+    def __init__(self, path: Path, key: str, start: int, stop: int, *, becomes: Path | None = None) -> None:
         self.path, self._note, self._key = path, path.with_suffix(".json"), key
-        self.start, self.stop, self.done, self.width = start, stop, start, 0
-        self.unreadable: list[Unreadable] = []
-        self._file: BinaryIO | None = None
+        self.start, self.stop, self._becomes = start, stop, becomes
+        self.file: BinaryIO | None = None
         self._noted = time.monotonic()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.done, self.width, self._checksum = self.start, 0, 0
+        self.unreadable: list[Unreadable] = []
 
     @property
     def rows(self) -> int:
         """Images with features."""
         return self.done - self.start - len(self.unreadable)
 
+    @property
+    def end(self) -> int:
+        """Bytes of the file that are noted."""
+        return _HEAD + self.rows * self.width * 4
+
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Open to append; what was written for other features, or after the last note, is thrown away."""
-        with self.path.open("ab") as self._file:
+        """Hold the file and continue at its end; bytes of other features or after the last note are thrown away.
+
+        The lock follows the file when it is renamed, and opening the file once more does not release it.
+        """
+        target, renamed = self._becomes, False
+        if target is not None and not self.path.exists() and target.exists():
+            descriptor, renamed = os.open(target, os.O_RDWR), True  # a killed process had got as far as its new name
+        else:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+        with os.fdopen(descriptor, "r+b") as self.file:
             try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise DataError(f"another process is writing features to {self.path.parent}. Wait for it.") from None
+            if renamed and target is not None:
+                target.rename(self.path)
             self.read_note()
-            self._file.truncate(_HEAD + self.rows * self.width * 4)  # also makes the room for the head
-            self._file.seek(0, os.SEEK_END)
+            self.file.truncate(self.end)  # also makes the room for the header
+            self.file.seek(0, os.SEEK_END)
             yield
 
     def read_note(self) -> None:
-        """Take up what the note says, if it is about these features."""
+        """Take up what the note says, if it is about these features and the bytes are there."""
         try:
             note: dict[str, Any] = json.loads(self._note.read_text())
-            if (note["key"], note["start"], note["stop"]) == (self._key, self.start, self.stop):
-                self.done, self.width = note["done"], note["width"]
-                self.unreadable = [Unreadable(*bad) for bad in note["unreadable"]]
+            if (note["key"], note["start"], note["stop"]) != (self._key, self.start, self.stop):
+                return
+            self.done, self.width, self._checksum = int(note["done"]), int(note["width"]), int(note["crc32"])
+            self.unreadable = [Unreadable(*bad) for bad in note["unreadable"]]
+            if not (self.start <= self.done <= self.stop and self.rows >= 0 and self._bytes_are_there()):
+                self._begin()
         except (OSError, ValueError, TypeError, KeyError):
-            pass  # there is none, or it is no note: begin anew
+            self._begin()  # there is no note, or it is damaged
+
+    def _bytes_are_there(self) -> bool:
+        if self.path.stat().st_size < self.end:
+            return False
+        checksum, left = 0, self.end - _HEAD
+        with self.path.open("rb") as file:
+            file.seek(_HEAD)
+            while left and (block := file.read(min(left, _BLOCK))):
+                checksum, left = zlib.crc32(block, checksum), left - len(block)
+        return left == 0 and checksum == self._checksum
 
     def append(self, batch: FeatureBatch, offset: int) -> None:
         """Add the features of a batch, whose indices count from `offset`."""
-        assert self._file is not None
-        self._file.write(np.ascontiguousarray(batch.features).data)
+        assert self.file is not None
+        width = batch.features.shape[1]
+        if width and self.width and width != self.width:
+            raise DataError(f"the encoder made features of length {self.width}, then of length {width}: use another.")
+        content = np.ascontiguousarray(batch.features, dtype="<f4").data
+        self.file.write(content)
+        self._checksum = zlib.crc32(content, self._checksum)
         self.unreadable += [Unreadable(bad.index + offset, bad.place, bad.reason) for bad in batch.unreadable]
         self.done += len(batch.indices) + len(batch.unreadable)
-        self.width = batch.features.shape[1] or self.width
+        self.width = width or self.width
         if time.monotonic() - self._noted > _SECONDS_BETWEEN_NOTES:
             self.note()
 
     def note(self) -> None:
-        """Write down how far the file is whole, after making sure that it is."""
-        assert self._file is not None
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        bad = [[bad.index, bad.place, bad.reason] for bad in self.unreadable]
-        note = {"key": self._key, "start": self.start, "stop": self.stop, "done": self.done, "width": self.width}
-        write_atomic(self._note, json.dumps(note | {"unreadable": bad}))
+        """Write down how far the file is complete, after making sure that it is."""
+        assert self.file is not None
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        note = {
+            "key": self._key,
+            "start": self.start,
+            "stop": self.stop,
+            "done": self.done,
+            "width": self.width,
+            "crc32": self._checksum,
+            "unreadable": [[bad.index, bad.place, bad.reason] for bad in self.unreadable],
+        }
+        write_atomic(self._note, json.dumps(note))
         self._noted = time.monotonic()
 
-    def remove(self) -> None:
-        """Delete what is left of it."""
-        self.path.unlink(missing_ok=True)
-        self._note.unlink(missing_ok=True)
+
+def is_part(path: Path) -> bool:
+    """Whether a path is a part file, its note, or what a kill left of one."""
+    return _NAME.fullmatch(path.name) is not None or is_unfinished(path)
 
 
 def join_parts(parts: Sequence[PartFile], target: Path) -> None:
-    """Make one .npy file of whole parts: the others are appended to the first, which gets its head and its new name."""
+    """Make one .npy file of complete parts.
+
+    The others are appended to the first, which is open; it gets its header and its new name.
+    """
+    for part in parts:
+        if part.done != part.stop:
+            done = f"{part.done - part.start:,} of {part.stop - part.start:,} images"
+            raise DataError(f"{part.path} holds the features of {done}. Run the same command again.")
     first, *others = parts
+    file = first.file
+    assert file is not None
     rows, width = sum(part.rows for part in parts), max(part.width for part in parts)
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {"descr": "<f4", "fortran_order": False, "shape": (rows, width)})
     assert head.tell() == _HEAD
-    with first.path.open("r+b") as file:
-        file.truncate(_HEAD + first.rows * width * 4)  # an earlier attempt to join may have been interrupted
-        file.seek(0, os.SEEK_END)
-        for part in others:
-            with part.path.open("rb") as more:
-                more.seek(_HEAD)
-                shutil.copyfileobj(more, file, 2**24)
-        file.seek(0)
-        file.write(head.getvalue())
-        file.flush()
-        os.fsync(file.fileno())
+    file.seek(_HEAD + first.rows * width * 4)
+    for part in others:
+        with part.path.open("rb") as more:
+            more.seek(_HEAD)
+            shutil.copyfileobj(more, file, _BLOCK)
+    file.seek(0)
+    file.write(head.getvalue())
+    file.flush()
+    os.fsync(file.fileno())
     first.path.rename(target)

@@ -3,7 +3,7 @@
 An index is a folder:
 
     vectors.faiss   the vectors, of unit length, as faiss keeps them
-    index.json      kind, settings, measured recall, and which store it was made of; written last
+    index.json      kind, settings, measured recall, which store it was made of, digests; written last
 
 Shapes: M vectors, F features, Q queries, k neighbours.
 """
@@ -21,14 +21,23 @@ from numpy.typing import NDArray
 from carp.errors import ConfigError, DataError, MissingExtraError, nearest
 from carp.features.extract import Features, Progress
 from carp.features.store import Store, open_store
-from carp.files import write_atomic
+from carp.files import (
+    damage_of,
+    digests_of,
+    is_unfinished,
+    remove_unfinished,
+    replacing,
+    sha256_of_json,
+    write_atomic,
+)
 
 SCHEMA = 1
 Kind = Literal["exact", "ivf", "hnsw"]
 KINDS: tuple[str, ...] = ("auto", *get_args(Kind))
 MAX_EXACT, MAX_HNSW = 200_000, 500_000  # vectors, where the kind is chosen by their number
 RECALL, NEIGHBOURS = 0.95, 10  # what the settings of an approximate index are raised to: recall@10
-_MANIFEST, _VECTORS = "index.json", "vectors.faiss"
+MANIFEST, VECTORS = "index.json", "vectors.faiss"
+_AGAIN = "Run `carp index` again."
 _BYTES_AT_A_TIME = 2**26
 _QUERIES = 200  # vectors that recall is measured with
 _LINKS, _BUILD_EFFORT, _MAX_EFFORT = 32, 100, 1024  # HNSW
@@ -96,14 +105,17 @@ def write_index(index: VectorIndex, store: Store, folder: Path) -> None:
     """Keep an index of a store; what an older one left in the folder is replaced."""
     if folder.is_file():
         raise DataError(f"{folder} is a file: give a folder for the index.")
-    others = [p.name for p in folder.iterdir() if p.name not in {_MANIFEST, _VECTORS}] if folder.is_dir() else []
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    others = [path.name for path in found if path.name not in {MANIFEST, VECTORS} and not is_unfinished(path)]
     if others:
         raise DataError(f"{folder} holds other files ({others[0]}): give an empty or a new folder for the index.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / _MANIFEST).unlink(missing_ok=True)
-        load_faiss("an index").write_index(index.faiss_index, str(folder / _VECTORS))
-        manifest = {
+        remove_unfinished(folder)
+        (folder / MANIFEST).unlink(missing_ok=True)
+        with replacing(folder / VECTORS) as beside:
+            load_faiss("an index").write_index(index.faiss_index, str(beside))
+        content = {
             "schema": SCHEMA,
             "kind": index.kind,
             "settings": index.settings,
@@ -111,44 +123,62 @@ def write_index(index: VectorIndex, store: Store, folder: Path) -> None:
             "store": os.path.relpath(store.folder.resolve(), folder.resolve()),  # so that both may be moved together
             "store_key": store.origin.key(),
             "vectors": len(index),
-            "bytes": (folder / _VECTORS).stat().st_size,
+            "bytes": (folder / VECTORS).stat().st_size,
+            "files": {VECTORS: digests_of(folder / VECTORS)},
         }
-        write_atomic(folder / _MANIFEST, json.dumps(manifest, indent=1))
+        write_atomic(folder / MANIFEST, json.dumps({**content, "sha256": sha256_of_json(content)}, indent=1))
     except (OSError, RuntimeError) as error:  # faiss raises the latter
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise DataError(f"cannot write the index {folder}: {reason}.") from error
 
 
+def is_index(path: str | Path) -> bool:
+    """Whether a path is a folder with an index."""
+    return (Path(path) / MANIFEST).is_file() and (Path(path) / VECTORS).is_file()
+
+
 def open_index(folder: Path) -> tuple[VectorIndex, Store]:
-    """Open an index and the store that it was made of, which must not have changed since."""
-    path = folder / _MANIFEST
-    again = "Run `carp index` again."
+    """Open an index, verified, and the store that it was made of, which must not have changed since."""
+    about = read_index_manifest(folder)
+    store = open_store(Path(os.path.normpath(folder.resolve() / about["store"])))
+    if store.origin.key() != about["store_key"] or len(store.features) != about["vectors"]:
+        raise DataError(f"the features {store.folder} changed since {folder} was made of them. {_AGAIN}")
+    check_vectors(folder, about)
+    try:
+        index = load_faiss("an index").read_index(str(folder / VECTORS))
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"cannot read {folder / VECTORS} ({type(error).__name__}). {_AGAIN}") from None
+    if (index.ntotal, index.d) != store.features.shape:
+        raise DataError(f"{folder / VECTORS} does not belong to {store.folder}. {_AGAIN}")
+    return VectorIndex(about["kind"], about["settings"], about["recall"], index), store
+
+
+def read_index_manifest(folder: Path) -> dict[str, Any]:
+    """What an index says of itself; `files` is empty if it was written before there were digests."""
+    path = folder / MANIFEST
     try:
         read = json.loads(path.read_text())
         if read["schema"] != SCHEMA:
-            raise DataError(f"{path} has schema {read['schema']!r}, and this CARP reads {SCHEMA}. {again}")
+            raise DataError(f"{path} has schema {read['schema']!r}, and this CARP reads {SCHEMA}. {_AGAIN}")
+        if ("sha256" in read or "files" in read) and read.pop("sha256") != sha256_of_json(read):
+            raise ValueError("its content does not match its digest")
         about = {name: read[name] for name in ("kind", "settings", "store", "store_key", "vectors", "bytes")}
-        recall = float(read[f"recall@{NEIGHBOURS}"])
+        if about["kind"] not in get_args(Kind) or not isinstance(about["store"], str):
+            raise ValueError("its values are not those of an index")
+        return about | {"recall": float(read[f"recall@{NEIGHBOURS}"]), "files": dict(read.get("files", {}))}
     except OSError as error:
         raise DataError(f"{folder} holds no index ({path.name}: {error.strerror}). Run `carp index` first.") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path} is damaged ({type(error).__name__}). {again}") from None
-    store = open_store(Path(os.path.normpath(folder.resolve() / about["store"])))
-    if store.origin.key() != about["store_key"] or len(store.features) != about["vectors"]:
-        raise DataError(f"the features {store.folder} changed since {folder} was made of them. {again}")
-    index = _read_vectors(folder / _VECTORS, about["bytes"], again)
-    if (index.ntotal, index.d) != store.features.shape:
-        raise DataError(f"{folder / _VECTORS} does not belong to {store.folder}. {again}")
-    return VectorIndex(about["kind"], about["settings"], recall, index), store
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        why = str(error) if type(error) is ValueError else type(error).__name__
+        raise DataError(f"{path} is damaged ({why}). {_AGAIN}") from None
 
 
-def _read_vectors(path: Path, num_bytes: int, again: str) -> Any:
-    try:
-        if path.stat().st_size != num_bytes:
-            raise DataError(f"{path} has {path.stat().st_size:,} bytes, not {num_bytes:,}: it is damaged. {again}")
-        return load_faiss("an index").read_index(str(path))
-    except (OSError, RuntimeError) as error:
-        raise DataError(f"cannot read {path} ({type(error).__name__}). {again}") from None
+def check_vectors(folder: Path, about: dict[str, Any], *, everything: bool = False) -> None:
+    """Raise how the vectors of an index differ from what was written."""
+    path = folder / VECTORS
+    expected = about["files"].get(VECTORS) or {"bytes": about["bytes"], "chunk": 1, "sha256": []}
+    if (found := damage_of(path, expected, everything=everything)) is not None:
+        raise DataError(f"{path} is damaged: {found}. {_AGAIN}")
 
 
 def unit_length(vectors: Features, what: str = "the features") -> Features:
