@@ -50,7 +50,7 @@ def test_words_on_the_command_line_give_the_same_configuration(values: dict[str,
 
 
 @calm
-@given(st.floats(0, 1e300, allow_subnormal=True))
+@given(st.floats(0, 1e6, allow_subnormal=True))
 def test_a_number_is_a_schedule_that_stays(value: float) -> None:
     assert resolve({"lr": value}, num_images=1).lr == (value, value)
     assert resolve(parse_overrides([f"lr={value!r}"]), num_images=1).lr == (value, value)

@@ -5,13 +5,14 @@ replaces them by the rule in `sizes_for` and returns a `Config` that holds plain
 depends on the machine, so `carp train` replaces it: `training/micro_batch.py`.)
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from carp.errors import ConfigError, nearest
+from carp.errors import ConfigError, nearest, received
 
 MAX_IMAGE_PIXELS = 200_000_000  # the largest sensors; 600 MB once decoded
 SMALL_IMAGE = 64  # up to this side: a small stem, images held in memory, views rendered a batch at a time
@@ -30,12 +31,23 @@ Fraction = Annotated[float, Field(gt=0, le=1)]
 Range = Annotated[tuple[Fraction, Fraction], Form("[low, high]")]
 
 
+# Bounds beyond anything that was ever useful, so that a slip of the finger is found before it overflows something
+_MOST_STEPS = 1_000_000_000
+_MOST_EPOCHS = 1_000_000
+_LARGEST_FACTOR = 1e6
+_MOST_MINUTES = 1e6  # about two years
+_LARGEST_SIDE = 1_000_000
+_LARGEST_WIDTH = 1_000_000
+_LARGEST_BATCH = 1 << 24
+_MOST_PROTOTYPES = 10**12
+
+
 def _start_and_end(value: object) -> object:
     """A single number is a schedule that stays where it is (YAML 1.1 reads 1e-3 as text)."""
     return (value, value) if isinstance(value, int | float | str) else value
 
 
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, le=_LARGEST_FACTOR)]
 _SCHEDULE = Form("one number or [start, end]")
 Schedule = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(_start_and_end), _SCHEDULE]
 MomentumSchedule = Annotated[tuple[Probability, Probability], BeforeValidator(_start_and_end), _SCHEDULE]
@@ -43,9 +55,9 @@ MomentumSchedule = Annotated[tuple[Probability, Probability], BeforeValidator(_s
 
 def _nearest_divisors(num_prototypes: int, block_size: int) -> tuple[int, int]:
     """Return the divisors of `num_prototypes` just below and just above `block_size`."""
-    below = next(n for n in range(min(block_size, num_prototypes), 0, -1) if num_prototypes % n == 0)
-    above = next(n for n in range(max(block_size, 1), num_prototypes + 1) if num_prototypes % n == 0)
-    return below, above
+    small = [n for n in range(1, math.isqrt(num_prototypes) + 1) if num_prototypes % n == 0]
+    divisors = [*small, *(num_prototypes // n for n in small)]
+    return max(n for n in divisors if n <= block_size), min(n for n in divisors if n >= block_size)
 
 
 def check_block_size(num_prototypes: int, block_size: int) -> None:
@@ -70,13 +82,16 @@ def check_block_size(num_prototypes: int, block_size: int) -> None:
 class Config(BaseModel):
     """Everything that decides a run. The defaults are the paper's ImageNet settings for 100 epochs, two views."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
     # Length
-    epochs: int = Field(100, ge=1, description="How often every image is seen.")
-    batch_size: int = Field(4096, ge=2, description="Images in one step of the optimiser.")
+    epochs: int = Field(100, ge=1, le=_MOST_EPOCHS, description="How often every image is seen.")
+    batch_size: int = Field(4096, ge=2, le=_LARGEST_BATCH, description="Images in one step of the optimiser.")
     micro_batch: int | None = Field(
-        None, ge=2, description="Images that pass the encoder at once; auto is as many as fit into memory."
+        None,
+        ge=2,
+        le=_LARGEST_BATCH,
+        description="Images that pass the encoder at once; auto is as many as fit into memory.",
     )
     accumulate: Literal["exact", "fast"] = Field(
         "exact",
@@ -94,17 +109,21 @@ class Config(BaseModel):
     shuffle_buffer: int = Field(
         10_000,
         ge=1,
+        le=_MOST_STEPS,
         description="Images that are mixed at a time when they come from tar shards or Parquet files: shards are drawn "
         "in random order, and as many as hold so many images are shuffled together.",
     )
 
     # Views
     global_size: int = Field(
-        224, ge=8, description="Side of the two global views in pixels; also the size at which images are encoded."
+        224,
+        ge=8,
+        le=_LARGEST_SIDE,
+        description="Side of the two global views in pixels; also the size at which images are encoded.",
     )
     global_scale: Range = Field((0.2, 1.0), description="Share of the image's area that a global view shows.")
-    local_views: int = Field(0, ge=0, description="Small views beside the two global ones (multi-crop).")
-    local_size: int = Field(96, ge=8, description="Side of a local view in pixels.")
+    local_views: int = Field(0, ge=0, le=1000, description="Small views beside the two global ones (multi-crop).")
+    local_size: int = Field(96, ge=8, le=_LARGEST_SIDE, description="Side of a local view in pixels.")
     local_scale: Range = Field((0.05, 0.2), description="Share of the image's area that a local view shows.")
     flip: Probability = Field(0.5, description="Chance that a view is mirrored left to right.")
     jitter: Probability = Field(0.8, description="Chance that the colours of a view are changed.")
@@ -127,17 +146,26 @@ class Config(BaseModel):
     stem_stride: int = Field(
         1, ge=1, le=4, description="Stride of the small stem; 2 is about four times cheaper than 1."
     )
-    projector_hidden: int = Field(2048, ge=1, description="Width of the projector's hidden layers.")
-    embedding: int = Field(256, ge=1, description="Dimensions of embeddings and prototypes.")
+    projector_hidden: int = Field(2048, ge=1, le=_LARGEST_WIDTH, description="Width of the projector's hidden layers.")
+    embedding: int = Field(256, ge=1, le=_LARGEST_WIDTH, description="Dimensions of embeddings and prototypes.")
     embedding_scale: float = Field(
-        1.0, gt=0, description="Factor on the projector's last layer at the start; small data start faster with 5."
+        1.0,
+        gt=0,
+        le=_LARGEST_FACTOR,
+        description="Factor on the projector's last layer at the start; small data start faster with 5.",
     )
     embedding_length: float | None = Field(
-        None, gt=0, description="Length of every embedding vector; null leaves it free, as in the paper."
+        None,
+        gt=0,
+        le=_LARGEST_FACTOR,
+        description="Length of every embedding vector; null leaves it free, as in the paper.",
     )
-    num_prototypes: int = Field(65_536, ge=1, description="Number of prototypes.")
+    num_prototypes: int = Field(65_536, ge=1, le=_MOST_PROTOTYPES, description="Number of prototypes.")
     block_size: int = Field(
-        512, ge=1, description="Prototypes in a block; must divide num_prototypes. Equal to it, it is one block (CARL)."
+        512,
+        ge=1,
+        le=_MOST_PROTOTYPES,
+        description="Prototypes in a block; must divide num_prototypes. Equal to it, it is one block (CARL).",
     )
     partition: Literal["random", "fixed"] = Field(
         "random", description="Whether the prototypes are dealt into new blocks at every step."
@@ -148,9 +176,14 @@ class Config(BaseModel):
         "drawn inside shards, and shards exchange prototypes.",
     )
     prototype_shards: int | None = Field(
-        None, ge=1, description="Number of shards; null is the number of processes that the run begins with."
+        None,
+        ge=1,
+        le=_MOST_PROTOTYPES,
+        description="Number of shards; null is the number of processes that the run begins with.",
     )
-    exchange_steps: int = Field(100, ge=1, description="Steps from one exchange between shards to the next.")
+    exchange_steps: int = Field(
+        100, ge=1, le=_MOST_STEPS, description="Steps from one exchange between shards to the next."
+    )
     exchange_share: Fraction = Field(0.5, description="Share of its prototypes that a shard gives away at an exchange.")
     entropy_weight: Schedule = Field(
         (1.0, 1.0), description="Weight of kl_to_uniform: more of it spreads images over more prototypes."
@@ -162,15 +195,23 @@ class Config(BaseModel):
     # Optimiser
     optimiser: Literal["lars", "sgd", "adamw"] = Field("lars", description="What turns gradients into steps.")
     lr: Schedule = Field((0.6, 0.006), description="Learning rate; see lr_scaling.")
-    prototype_lr: float = Field(1.0, ge=0, description="Pace of the prototypes relative to lr; 0 leaves them as drawn.")
+    prototype_lr: float = Field(
+        1.0, ge=0, le=_LARGEST_FACTOR, description="Pace of the prototypes relative to lr; 0 leaves them as drawn."
+    )
     lr_scaling: Literal["linear", "none"] = Field(
         "linear", description="linear multiplies the start of lr by batch_size / 256; none takes it as it is."
     )
-    warmup_epochs: float = Field(0.0, ge=0, description="Epochs in which lr rises from nearly 0 to its start.")
+    warmup_epochs: float = Field(
+        0.0, ge=0, le=_MOST_EPOCHS, description="Epochs in which lr rises from nearly 0 to its start."
+    )
     weight_decay: Schedule = Field((1e-6, 1e-6), description="Pull of matrices and filters towards 0.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of lars and sgd.")
-    trust: float = Field(0.001, gt=0, description="Size of a lars step relative to the norm of the weights.")
-    clip_gradient: float | None = Field(None, gt=0, description="Longest gradient; a longer one is cut to this norm.")
+    trust: float = Field(
+        0.001, gt=0, le=_LARGEST_FACTOR, description="Size of a lars step relative to the norm of the weights."
+    )
+    clip_gradient: float | None = Field(
+        None, gt=0, le=1e12, description="Longest gradient; a longer one is cut to this norm."
+    )
 
     # Machine
     sync_batch_norm: bool = Field(
@@ -179,7 +220,7 @@ class Config(BaseModel):
         "then depends on the number of processes.",
     )
     timeout_minutes: float = Field(
-        30.0, gt=0, description="How long a process waits for another one before the run ends."
+        30.0, gt=0, le=_MOST_MINUTES, description="How long a process waits for another one before the run ends."
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1 or mps; auto takes the fastest that is there.")
     threads: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
@@ -190,10 +231,13 @@ class Config(BaseModel):
     precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 is faster where the processor supports it.")
     channels_last: bool = Field(True, description="Memory layout of images; true is faster for convolutions.")
     compile: bool = Field(False, description="Compile the student's encoder: slow start, then maybe faster steps.")
-    workers: int = Field(2, ge=0, description=f"Processes that decode images, for global_size above {SMALL_IMAGE}.")
+    workers: int = Field(
+        2, ge=0, le=1024, description=f"Processes that decode images, for global_size above {SMALL_IMAGE}."
+    )
     max_image_pixels: int = Field(
         MAX_IMAGE_PIXELS,
         ge=1,
+        le=1 << 40,
         description="Largest image that is decoded, in pixels; larger ones count as unreadable.",
     )
 
@@ -201,13 +245,19 @@ class Config(BaseModel):
     validation: str | None = Field(
         None, description="Labelled images for k-NN while training (--val); labels never train the encoder."
     )
-    validate_epochs: int = Field(1, ge=1, description="Epochs from one k-NN validation to the next.")
-    log_steps: int = Field(10, ge=1, description="Steps from one line of metrics.jsonl to the next.")
+    validate_epochs: int = Field(1, ge=1, le=_MOST_EPOCHS, description="Epochs from one k-NN validation to the next.")
+    log_steps: int = Field(10, ge=1, le=_MOST_STEPS, description="Steps from one line of metrics.jsonl to the next.")
     tensorboard: bool = Field(False, description="Also write curves for TensorBoard.")
-    checkpoint_steps: int = Field(500, ge=1, description="Steps from one checkpoint to the next, at most.")
-    checkpoint_minutes: float = Field(10.0, gt=0, description="Minutes from one checkpoint to the next, at most.")
-    keep_checkpoints: int = Field(3, ge=2, description="How many checkpoints are kept, the newest ones.")
-    health_steps: int = Field(50, ge=1, description="Steps from one diagnosis to the next.")
+    checkpoint_steps: int = Field(
+        500, ge=1, le=_MOST_STEPS, description="Steps from one checkpoint to the next, at most."
+    )
+    checkpoint_minutes: float = Field(
+        10.0, gt=0, le=_MOST_MINUTES, description="Minutes from one checkpoint to the next, at most."
+    )
+    keep_checkpoints: int = Field(
+        3, ge=2, le=_MOST_EPOCHS, description="How many checkpoints are kept, the newest ones."
+    )
+    health_steps: int = Field(50, ge=1, le=_MOST_STEPS, description="Steps from one diagnosis to the next.")
     on_collapse: Literal["warn", "stop"] = Field("warn", description="What happens when the run collapses.")
     max_bad_share: Probability = Field(
         0.05, description="Share of images that may be unreadable; others take their places. Above it the run stops."
@@ -354,11 +404,11 @@ def _describe(error: ValidationError) -> str:
         elif not key:
             problems.append(f"{message}.")
         elif item["type"] in {"missing", "too_long", "tuple_type"}:  # a wrong number of numbers
-            problems.append(f"{key} must be {form_of(key)}, received {value!r}.")
+            problems.append(f"{key} must be {form_of(key)}, received {received(value)}.")
         else:
             accepted = item.get("ctx", {}).get("expected", "")
-            hint = nearest(str(value), str(accepted).replace("'", "").replace(" or ", ", ").split(", "))
-            problems.append(f"{key} {message}{_both_bounds(key)}, received {value!r}.{hint}")
+            hint = nearest(received(value).strip("'"), str(accepted).replace("'", "").replace(" or ", ", ").split(", "))
+            problems.append(f"{key} {message}{_both_bounds(key)}, received {received(value)}.{hint}")
     return " ".join(dict.fromkeys(problems))  # both ends of a pair may have the same problem
 
 

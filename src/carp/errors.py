@@ -4,6 +4,7 @@ The command line prints the message of a `CarpError` on one line and exits with 
 bug in CARP and shows a traceback.
 """
 
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -72,6 +73,22 @@ class Interrupted(CarpError):  # noqa: N818 - not a mistake: a signal asked the 
     def __init__(self, message: str, signal_number: int) -> None:
         super().__init__(message)
         self.exit_code = 128 + signal_number
+
+
+class CarpWarning(UserWarning):
+    """Something that deserves attention and is no error; on the command line it is one line."""
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
+
+
+def received(value: object) -> str:
+    """A value for a message, however long or deep it is."""
+    try:
+        return _SHORT.repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+        return f"a {type(value).__name__} that is too large to show"
 
 
 def nearest(word: str, accepted: Iterable[str]) -> str:

@@ -7,8 +7,10 @@ from typing import Any
 import yaml
 
 from carp.config import Config
-from carp.errors import ConfigError, nearest
+from carp.errors import ConfigError, nearest, received
+from carp.regular_file import read_text
 
+_MOST_BYTES = 1 << 20  # of a configuration
 RECIPES = Path(__file__).parent / "recipes"
 
 
@@ -39,17 +41,30 @@ def read_recipe(recipe: str | Path | None) -> dict[str, Any]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds one mapping."""
     try:
-        values = yaml.safe_load(path.read_text())
+        values = _load_yaml(read_text(path, _MOST_BYTES))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} is not valid YAML: {reason}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if values is None:
         return {}
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold `key: value` lines, received a {type(values).__name__}.")
+    for key in values:
+        if not isinstance(key, str):
+            raise ConfigError(f"{path} has the key {received(key)}: keys are names of settings (`carp settings`).")
     return values
+
+
+def _load_yaml(text: str) -> Any:
+    """What a YAML text holds; whatever is wrong with it is a ValueError with the reason in one line."""
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply.") from None
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError) as error:
+        # Others than YAMLError come from numbers of thousands of digits, dates that do not exist, tags without a value
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
@@ -63,9 +78,9 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
                 "of images is taken: to train on several, put them into one."
             )
         try:
-            overrides[key.strip()] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"the value of '{key}' is not valid YAML: '{text}'.") from error
+            overrides[key.strip()] = _load_yaml(text)
+        except ValueError as error:
+            raise ConfigError(f"the value of '{key}' is not valid YAML: {received(text)}.") from error
     return overrides
 
 

@@ -29,6 +29,7 @@ from carp.data.source import Source
 from carp.errors import CheckpointError
 from carp.files import write_atomic
 from carp.recipe import read_yaml, to_yaml
+from carp.regular_file import read_text
 
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic")
 
@@ -74,9 +75,9 @@ def open_run(folder: Path | str) -> Run:
             f"{what} {folder}. Give the --out folder of `carp train`; `carp weights` tells which files go in its place."
         )
     try:
-        info = json.loads(info_path.read_text())
+        info = json.loads(read_text(info_path))
         num_images = int(info["data"]["images"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"cannot read {info_path}: {type(error).__name__}, {error}") from error
     return Run(folder, resolve(read_yaml(config_path), num_images=num_images), info)
 

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from typing import Any, NoReturn
+import warnings
+from typing import Any, NoReturn, TextIO
 
 # Each adds its commands, in the order of the help
 # isort: off
@@ -10,15 +11,22 @@ from carp.cli import training, looking, using, evaluating  # noqa: F401
 
 # isort: on
 from carp.cli.app import app
-from carp.errors import CarpError, Interrupted
+from carp.cli.memory import is_out_of_memory
+from carp.errors import CarpError, CarpWarning, Interrupted
+from carp.printable import printable
 
 _INTERRUPTED = 130
+_OUT_OF_MEMORY = (
+    "error: there is not enough memory. `carp train DATA --dry-run` shows what a run needs; for training lower "
+    "micro_batch, global_size or num_prototypes, otherwise close other programs or take smaller batches and images."
+)
 # These keep what is finished: steps of a run, features, copies of images
 _CONTINUING = ("train", "demo", "embed", "eval", "duplicates", "data attack")
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on standard error and a non-zero exit."""
+    _prepare_output()
     try:
         code = app(prog_name="carp", standalone_mode=False)
         if code == _INTERRUPTED:  # some versions of Typer make it of Ctrl-C, and say nothing
@@ -29,7 +37,11 @@ def main() -> None:
         _end(f"{kind}{error}", error.exit_code)
     except KeyboardInterrupt:
         _end(_interrupted(), _INTERRUPTED)
+    except MemoryError:
+        _end(_OUT_OF_MEMORY, 1)
     except Exception as error:
+        if is_out_of_memory(error):
+            _end(_OUT_OF_MEMORY, 1)
         # Some versions of Typer bring their own copy of click, so its exceptions are known by what they have
         name = type(error).__name__
         if name == "Abort":
@@ -42,6 +54,28 @@ def main() -> None:
             error.show()  # type: ignore[attr-defined]
             sys.exit(2)
         _end(f"error: {_usage(error)}", 2)
+
+
+def _prepare_output() -> None:
+    """Show CARP's own warnings as lines and no others, and let no character stop a line from being printed."""
+    if not sys.warnoptions:  # whoever asked Python for warnings gets them
+        warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a lone surrogate becomes \\udc80, which JSON reads back as it was
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,  # noqa: ARG001 - as `warnings.showwarning` is called
+    lineno: int,  # noqa: ARG001
+    file: TextIO | None = None,  # noqa: ARG001
+    line: str | None = None,  # noqa: ARG001
+) -> None:
+    """NumPy's, torch's and others' warnings are about code, not about what the user can change."""
+    if issubclass(category, CarpWarning):
+        sys.stderr.write(f"carp: warning: {printable(message)}\n")
 
 
 def _interrupted() -> str:
@@ -63,7 +97,7 @@ def _usage(error: Any) -> str:
 def _end(words: str, code: int) -> NoReturn:
     first, code = _first_to_tell(code)
     if first:
-        sys.stderr.write(f"carp: {words}\n")
+        sys.stderr.write(f"carp: {printable(words)}\n")
     sys.exit(code)
 
 

@@ -7,6 +7,7 @@ import typer
 
 from carp.cli import words
 from carp.cli.app import app
+from carp.cli.output import say, say_text
 from carp.cli.protocol_help import EvalCommand
 from carp.errors import ConfigError
 
@@ -112,8 +113,8 @@ def _eval(
     if words.is_first_process():
         print_results(results)
         for note in notes:
-            typer.echo(f"note: {note}", err=True)
-        typer.echo(f"results: {home_of(model, out) / 'results'}")
+            say(f"note: {note}", err=True)
+        say(f"results: {home_of(model, out) / 'results'}")
 
 
 @app.command("datasets")
@@ -126,7 +127,7 @@ def _datasets(
     """List the data sets of the paper's evaluation."""
     from carp.commands.datasets import describe_datasets, list_datasets
 
-    typer.echo(list_datasets(root) if as_json else describe_datasets(root))
+    say_text(list_datasets(root) if as_json else describe_datasets(root))
 
 
 @app.command("table")
@@ -148,9 +149,9 @@ def _table(
     table, notes = make_table(results=results or [], paper_layout=layout, with_paper=with_paper, everything=everything)
     write_table(table, form=form, out=out)
     for note in notes:
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     if out is not None:
-        typer.echo(f"table: {out}")
+        say(f"table: {out}")
 
 
 @app.command("weights")
@@ -168,6 +169,6 @@ def _weights(
     from carp.commands.weights import describe_file, describe_formats, list_formats, recognise_file
 
     if file is None:
-        typer.echo(list_formats() if as_json else describe_formats())
+        say_text(list_formats() if as_json else describe_formats())
     else:
-        typer.echo(recognise_file(file) if as_json else describe_file(file))
+        say_text(recognise_file(file) if as_json else describe_file(file))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from carp.cli.app import app, data_app
+from carp.cli.output import say
 from carp.cli.words import (
     WITH_SETTINGS,
     Overrides,
@@ -33,8 +34,8 @@ def _check_data(
     from carp.commands.check_data import check_data
 
     found = check_data(data, recipe, limit=limit, quiet=as_json, **overrides)
-    text = json.dumps(found.as_dict()) if as_json else "\n".join(found.lines())
-    typer.echo(text.encode("utf-8", "backslashreplace"))  # names of files may be no text
+    for line in [json.dumps(found.as_dict())] if as_json else found.lines():
+        say(line)
     raise typer.Exit(0 if found.ok else 1)
 
 
@@ -60,10 +61,10 @@ def _attack(
         data, out=out, attacks=names, every_strength=every_strength, limit=limit, seed=seed, sheet=sheet, quiet=False
     )
     for problem in made.unreadable:
-        typer.echo(f"left out: {problem}", err=True)
-    typer.echo(f"originals: {made.originals:,}   copies: {made.copies:,}   manifest: {made.folder / 'manifest.json'}")
+        say(f"left out: {problem}", err=True)
+    say(f"originals: {made.originals:,}   copies: {made.copies:,}   manifest: {made.folder / 'manifest.json'}")
     if made.sheet is not None:
-        typer.echo(f"sheet: {made.sheet}")
+        say(f"sheet: {made.sheet}")
 
 
 @app.command("views", context_settings=WITH_SETTINGS)
@@ -82,4 +83,4 @@ def _views(
     overrides = parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
     from carp.commands.views import views
 
-    typer.echo(f"views: {views(data, recipe, out=out, images=images, draws=draws, **overrides)}")
+    say(f"views: {views(data, recipe, out=out, images=images, draws=draws, **overrides)}")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from carp.cli.app import app
+from carp.cli.output import say, say_text
 from carp.cli.words import WITH_SETTINGS, Overrides, is_first_process, parse
 from carp.errors import ConfigError
 
@@ -48,9 +49,9 @@ def _train(
         from carp.commands.dry_run import dry_run as plan
 
         for line in plan(data, recipe, **overrides):
-            typer.echo(line)
+            say(line)
         if procs > 1:
-            typer.echo(f"note: this is one process; of {procs} each has its share of a batch.", err=True)
+            say(f"note: this is one process; of {procs} each has its share of a batch.", err=True)
         return
     if submit is not None and procs > 1:
         raise ConfigError(f"--procs is for this machine: with --submit write 'tasks={procs}' (processes on a node).")
@@ -59,7 +60,7 @@ def _train(
         from carp.commands.submit import submit as queue
 
         number = queue(Job(data, out, recipe, overrides), parse_resources(submit))
-        typer.echo(f"job: {number}   what it says: {out}.jobs")
+        say(f"job: {number}   what it says: {out}.jobs")
         return
     if procs > 1 and "RANK" not in os.environ:  # the processes themselves are called with the same words
         from carp.commands.launch import launch
@@ -72,8 +73,8 @@ def _train(
     run = train(data, out, recipe, **overrides)
     if not is_first_process():
         return
-    typer.echo(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
-    typer.echo(f"next: carp eval knn {run.folder} --data LABELLED_FOLDER   or in Python: carp.load('{run.folder}')")
+    say(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
+    say(f"next: carp eval knn {run.folder} --data LABELLED_FOLDER   or in Python: carp.load('{run.folder}')")
 
 
 @app.command("demo", context_settings=WITH_SETTINGS)
@@ -89,7 +90,7 @@ def _demo(
     from carp.report.tables import print_results
 
     print_results(demo(out=out, **parse(context, settings or [])))
-    typer.echo(f"run: {out}   plot: {out / 'plots.png'}   results: {out / 'results'}")
+    say(f"run: {out}   plot: {out / 'plots.png'}   results: {out / 'results'}")
 
 
 @app.command("recipes")
@@ -101,10 +102,10 @@ def _recipes(
 
     if name is not None:
         read_recipe(name)  # so that a mistake is told as everywhere
-        typer.echo(recipe_path(name).read_text().rstrip())
+        say_text(recipe_path(name).read_text().rstrip())
         return
     for recipe, first_line in list_recipes().items():
-        typer.echo(f"{recipe:<24} {first_line}")
+        say(f"{recipe:<24} {first_line}")
 
 
 @app.command("settings")
@@ -114,4 +115,4 @@ def _settings(
     """Show the settings: default, what is accepted, meaning."""
     from carp.commands.settings import describe_settings
 
-    typer.echo(describe_settings(key))
+    say_text(describe_settings(key))

@@ -8,6 +8,7 @@ import typer
 
 from carp.cli import words
 from carp.cli.app import app
+from carp.cli.output import say
 
 
 @app.command("embed")
@@ -50,7 +51,7 @@ def _embed(
         quiet=False,
     )
     if words.is_first_process():
-        typer.echo(f"features: {out}   {len(store.features):,} images × {store.features.shape[1]}")
+        say(f"features: {out}   {len(store.features):,} images × {store.features.shape[1]}")
 
 
 @app.command("index")
@@ -67,7 +68,7 @@ def _index(
     made, folder = index(features, out, kind=kind, quiet=False)
     settings = "".join(f", {name} {value}" for name, value in made.settings.items())
     recall = "" if made.kind == "exact" else f"; finds {made.recall:.1%} of the ten nearest neighbours"
-    typer.echo(f"index: {folder}   {len(made):,} images, {made.kind}{settings}{recall}")
+    say(f"index: {folder}   {len(made):,} images, {made.kind}{settings}{recall}")
 
 
 @app.command("search")
@@ -91,11 +92,11 @@ def _search(
 
     found = search(index, images, k=k, model=model, sheet=sheet, data=data, device=device)
     if as_json:
-        typer.echo(json.dumps(found_as_dict(found)))
+        say(json.dumps(found_as_dict(found)))
         return
     print_found(found)
     if sheet is not None:
-        typer.echo(f"sheet: {sheet}")
+        say(f"sheet: {sheet}")
 
 
 @app.command("duplicates")
@@ -138,7 +139,7 @@ def _duplicates(
         quiet=False,
     )
     print_copies(found)
-    typer.echo(f"page: {out / 'duplicates.html'}   list: {out / 'duplicates.json'}   (nothing was deleted)")
+    say(f"page: {out / 'duplicates.html'}   list: {out / 'duplicates.json'}   (nothing was deleted)")
 
 
 @app.command("export")
@@ -153,4 +154,4 @@ def _export(
     from carp.commands.export import export
 
     for line in export(model, out, form=form, branch=branch).lines():
-        typer.echo(line)
+        say(line)

@@ -12,11 +12,12 @@ import numpy as np
 from PIL import Image
 
 from carp.data.attack import ATTACKS, MANIFEST, attacked, chosen_strength
-from carp.data.decode import Pixels, Stored, decode
+from carp.data.decode import Pixels, Stored, decode, format_of, read_file
 from carp.data.part import Part, at_random
 from carp.data.source import Openable, Source, open_source, read
 from carp.errors import ConfigError, DataError, UnreadableImageError, nearest
 from carp.files import is_unfinished, write_atomic
+from carp.regular_file import read_text
 from carp.report.contact_sheet import Cell, draw_contact_sheet
 from carp.training.display import Display
 
@@ -111,8 +112,8 @@ def _take_folder(folder: Path, plan: dict[str, Any]) -> None:
     path = folder / _PLAN
     if path.is_file():
         try:
-            begun = json.loads(path.read_text())
-        except ValueError:
+            begun = json.loads(read_text(path))
+        except (OSError, ValueError, RecursionError):
             begun = {}
         if not isinstance(begun, dict):
             begun = {}
@@ -163,7 +164,7 @@ def _make(
             continue
         finally:
             progress(done, len(part))
-        original = f"{_ORIGINALS}/{index:08d}{_suffix(stored)}"
+        original = f"{_ORIGINALS}/{index:08d}{_suffix(stored, source.place(index))}"
         _write(folder / original, partial(_as_file, stored))
         made["originals"].append({"name": original, "from": source.place(index)})
         alter = partial(attacked, pixels, seed=seed, index=index, other=partial(_other, source, index))
@@ -200,11 +201,10 @@ def _write(path: Path, content: Callable[[], bytes]) -> None:
     _guarded(path.parent, write)
 
 
-def _suffix(stored: Stored) -> str:
+def _suffix(stored: Stored, place: str) -> str:
     if isinstance(stored, np.ndarray):
         return ".png"
-    with Image.open(io.BytesIO(stored)) as image:
-        kind = image.format or "PNG"
+    kind = format_of(stored, place)
     return _SUFFIXES.get(kind, f".{kind.lower()}")
 
 
@@ -231,4 +231,4 @@ def _draw(folder: Path, made: dict[str, list[Any]], path: Path, title: str) -> N
 
 
 def _pixels(path: Path) -> Pixels:
-    return decode(path.read_bytes(), str(path))
+    return decode(read_file(path), str(path))

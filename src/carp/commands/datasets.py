@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from carp.console import SafeConsole
 from carp.data.datasets import DATASETS, Dataset, Presence, Split
 from carp.errors import DataError
 
@@ -31,7 +31,7 @@ def describe_datasets(root: Path | None = None) -> str:
         images = f"{row.train.images:,} + {row.test.images:,}"
         table.add_row(row.name, second, f"{row.classes:,}", images, row.metric, f"{row.gigabytes:g}")
     text = io.StringIO()
-    Console(file=text, width=200).print(table)
+    SafeConsole(file=text, width=200).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     lines.append("The metric is that of the literature; the paper reports top-1, and mAP on VOC07.")
     for row in DATASETS:

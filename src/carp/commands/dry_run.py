@@ -32,7 +32,7 @@ def dry_run(
     device, needs = choose_device(config.device), estimate(config)
     steps_per_epoch = make_loader(source, config).steps_per_epoch
     steps = Schedules(config, steps_per_epoch).num_steps
-    yield to_yaml(config).rstrip()
+    yield from to_yaml(config).rstrip().split("\n")
     yield "---"
     yield f"images                {len(source):,} in {source.name}"
     yield f"classes               {len(source.classes) or 'no labels'}"

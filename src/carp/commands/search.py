@@ -11,7 +11,7 @@ from PIL import Image
 from carp.commands.pictures import StoredImages, places_of
 from carp.data.decode import decode, read_file
 from carp.data.source import Openable, is_collection, open_source
-from carp.errors import CheckpointError, ConfigError, DataError, UnreadableImageError
+from carp.errors import CarpWarning, CheckpointError, ConfigError, DataError, UnreadableImageError
 from carp.features.encoder import Encoder, load, split_weights
 from carp.features.extract import Features, extract
 from carp.features.store import Store, is_store, open_store
@@ -137,7 +137,7 @@ def _embed(encoder: Encoder, images: Sequence[str | Path], store: Store) -> tupl
                 resize=encoder.resize,
             )
             if note := found.note():
-                warnings.warn(note, stacklevel=3)
+                warnings.warn(note, CarpWarning, stacklevel=3)
             names += [source.place(int(i)) for i in found.indices]
             vectors.append(found.features)
     return names, np.concatenate(vectors)

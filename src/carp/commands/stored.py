@@ -7,6 +7,7 @@ from carp import distributed
 from carp.commands.inputs import INDEX
 from carp.data.decode import pixel_limit
 from carp.data.source import Openable, Source, open_source
+from carp.errors import CarpWarning
 from carp.features.encoder import Encoder
 from carp.features.extract import Precision, left_out
 from carp.features.store import Store
@@ -43,5 +44,5 @@ def store_features(
         if not display.console.quiet:
             display.warn_once(note)
         elif distributed.rank() == 0:
-            warnings.warn(note, stacklevel=4)
+            warnings.warn(note, CarpWarning, stacklevel=4)
     return store

@@ -9,7 +9,7 @@ from carp.commands.inputs import open_data
 from carp.config import SMALL_IMAGE, Config
 from carp.data.batch_views import batch_views
 from carp.data.decode import Stored, decode, fit_square, pixel_limit, read_file
-from carp.data.folder import SUFFIXES
+from carp.data.image_formats import SUFFIXES
 from carp.data.photo_views import photo_views
 from carp.data.source import Openable, Source
 from carp.data.view_parameters import draw_views, view_kinds

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from carp.console import SafeConsole
 from carp.features.exported import OwnExport, build_own, read_own
 from carp.features.foreign import BY_NAME, METHODS, ForeignWeights, Method, read_foreign
 from carp.report.columns import Column
@@ -42,7 +42,7 @@ def describe_formats() -> str:
         title = method.title if method.verified else f"{method.title} (layout not verified)"
         table.add_row(method.name, title, str(method.epochs or ""), *cells, method.source)
     text = io.StringIO()
-    Console(file=text, width=200).print(table)
+    SafeConsole(file=text, width=200).print(table)
     lines = [line.rstrip() for line in text.getvalue().splitlines()]
     lines += ["Numbers: the paper's, top-1 in percent; linear and k-NN (k = 20) on ImageNet, k-NN as a mean of 8 sets."]
     lines += [f"{method.name}: {method.note}." for method in METHODS if method.note]

@@ -4,7 +4,6 @@ Everything goes through `fetch` and `place`, so that it works for any source. Im
 head is whole may still be cut short.
 """
 
-import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from carp.data.decode import EMPTY, Stored, decode
+from carp.data.decode import EMPTY, Stored, decode, format_of
 from carp.data.identical import digest
 from carp.data.quarantine import Unreadable
 from carp.data.source import Source
@@ -113,14 +111,13 @@ def _look_at(source: Source, index: int) -> _Seen:
     except UnreadableImageError as error:
         return _Seen(Unreadable(index, error.place, error.reason), bytes(16), len(stored))
     num_bytes = len(stored) if isinstance(stored, bytes) else stored.nbytes
-    return _Seen(None, digest(stored), num_bytes, _format(stored), width, height)
+    return _Seen(None, digest(stored), num_bytes, _format(stored, source.place(index)), width, height)
 
 
-def _format(stored: Stored) -> str:
+def _format(stored: Stored, place: str) -> str:
     if not isinstance(stored, bytes):
         return _PIXELS
-    with Image.open(io.BytesIO(stored)) as image:
-        return image.format or "unknown"
+    return format_of(stored, place)
 
 
 def _range(values: NDArray[np.int64]) -> Range | None:

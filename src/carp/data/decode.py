@@ -1,7 +1,8 @@
 """From what is stored of an image to pixels.
 
-Pillow reads the head of every file and decodes all formats but one: JPEGs of the usual kinds go to libjpeg-turbo
-(simplejpeg), which gives the same bytes sooner, and at half, a quarter or an eighth of the size sooner still.
+Pillow reads the head of every file and decodes all formats but one: common JPEGs go to libjpeg-turbo (simplejpeg),
+which gives the same bytes sooner, and at half, a quarter or an eighth of the size sooner still. Nothing is allocated
+for pixels before the size in the head was compared with the limits (`decode_limits.py`).
 """
 
 import ctypes
@@ -15,17 +16,47 @@ from pathlib import Path
 
 import numpy as np
 import simplejpeg
-from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
-from carp.config import MAX_IMAGE_PIXELS
+from carp.data.decode_limits import (
+    bytes_allowed,
+    check_bytes,
+    check_pixels,
+    out_of_memory,
+    pixel_limit,
+    pixels_allowed,
+    room_for,
+    too_many_pixels,
+)
+from carp.data.image_formats import missing_decoder, pillow_formats, webp_size
+from carp.data.pillow_pixels import BYTES_PER_PIXEL, SWAP_SIDES, Pixels, orientation, pillow_pixels, upright
 from carp.errors import UnreadableImageError
+from carp.regular_file import check_regular, read_regular
 
-Pixels = NDArray[np.uint8]
+__all__ = [
+    "EMPTY",
+    "Photo",
+    "Pixels",
+    "Stored",
+    "decode",
+    "fit_square",
+    "format_of",
+    "open_photo",
+    "pixel_limit",
+    "pixels_allowed",
+    "read_file",
+    "size_of",
+]
+
 Stored = bytes | Pixels  # an encoded image file, or RGB bytes [H, W, 3]
 
 EMPTY = "the file is empty"  # the reason for files of no bytes
 _FAST_FORMATS, _FAST_MODES = {"JPEG", "MPO"}, {"RGB", "L"}
+_MOST_SCANS = 500  # of a progressive JPEG, each a walk over all its pixels; encoders write about ten
+_TILE = (322, 323)  # tags of a TIFF: width and length of a tile
+# Formats whose decoders hold an image of their own beside Pillow's
+_COPYING, _COPY_BYTES = {"WEBP", "AVIF", "HEIF", "JPEG2000"}, 8
+_COEFFICIENT_BYTES = 6  # per pixel of a progressive JPEG, at any size of the output
 
 
 def _silence() -> None:
@@ -52,39 +83,17 @@ class Photo:
     pixels: Callable[[int], Pixels]
 
 
-@dataclass
-class _Limit:
-    pixels: int = MAX_IMAGE_PIXELS
-
-
-_limit = _Limit()
-Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS  # Pillow's own limit must not be in the way of ours
-
-
-@contextmanager
-def pixel_limit(count: int) -> Iterator[None]:
-    """Refuse images of more pixels for a while, in all threads of this process."""
-    before = _limit.pixels, Image.MAX_IMAGE_PIXELS
-    _limit.pixels, Image.MAX_IMAGE_PIXELS = count, max(count, MAX_IMAGE_PIXELS)
-    try:
-        yield
-    finally:
-        _limit.pixels, Image.MAX_IMAGE_PIXELS = before
-
-
-def pixels_allowed() -> int:
-    """The limit that holds now, for other processes to keep to."""
-    return _limit.pixels
-
-
 def read_file(path: Path) -> bytes:
-    """All bytes of an image file."""
+    """All bytes of an image file, which must be a regular file of a size that images have."""
     try:
-        return path.read_bytes()
+        check_bytes(check_regular(path), str(path))
+        return read_regular(path, bytes_allowed())
     except FileNotFoundError:
         raise UnreadableImageError(str(path), "there is no such file") from None
     except OSError as error:
         raise UnreadableImageError(str(path), error.strerror or str(error)) from error
+    except MemoryError:
+        raise out_of_memory(str(path)) from None
 
 
 def decode(stored: Stored, place: str) -> Pixels:
@@ -98,11 +107,11 @@ def open_photo(stored: Stored, place: str) -> Photo:
         return Photo(stored.shape[0], stored.shape[1], lambda _reduce: stored)
     with _telling(stored, place), _opened(stored, place) as image:
         if image.format in _FAST_FORMATS and image.mode in _FAST_MODES:
-            turn = _orientation(image)
+            turn = orientation(image)
             width, height = image.size
-            pixels = partial(_jpeg_pixels, stored, place, width, height, turn)
-            return Photo(width, height, pixels) if turn in _SWAP_SIDES else Photo(height, width, pixels)
-        decoded = _pillow_pixels(image)
+            pixels = partial(_jpeg_pixels, stored, place, _Jpeg(width, height, turn, "progressive" in image.info))
+            return Photo(width, height, pixels) if turn in SWAP_SIDES else Photo(height, width, pixels)
+        decoded = _all_pixels(image, place)
         return Photo(decoded.shape[0], decoded.shape[1], lambda _reduce: decoded)
 
 
@@ -112,6 +121,12 @@ def size_of(stored: Stored, place: str) -> tuple[int, int]:
         return stored.shape[1], stored.shape[0]
     with _telling(stored, place), _opened(stored, place) as image:
         return image.size
+
+
+def format_of(stored: bytes, place: str) -> str:
+    """The format of an encoded image as Pillow calls it: JPEG, PNG, …."""
+    with _telling(stored, place), _opened(stored, place) as image:
+        return image.format or "unknown"
 
 
 def fit_square(pixels: Pixels, size: int) -> Pixels:
@@ -130,6 +145,8 @@ def _telling(stored: bytes, place: str) -> Iterator[None]:
         yield
     except UnreadableImageError:
         raise
+    except MemoryError:
+        raise out_of_memory(place) from None
     except Exception as error:
         raise UnreadableImageError(place, _reason(stored, error)) from error
 
@@ -138,90 +155,68 @@ def _reason(stored: bytes, error: Exception) -> str:
     if not stored:
         return EMPTY
     if isinstance(error, UnidentifiedImageError):  # its text names a buffer
-        return "it is no image, or of a kind that is not known"
+        return missing_decoder(stored) or "it is no image, or of a kind that is not known"
     return " ".join(str(error).split()).rstrip(".") or f"it is damaged ({type(error).__name__})"
 
 
 @contextmanager
 def _opened(stored: bytes, place: str) -> Iterator[Image.Image]:
+    """An image whose head was read and is within the limits."""
+    check_bytes(len(stored), place)
+    if size := webp_size(stored):
+        check_pixels(*size, place)
     try:
-        image = Image.open(io.BytesIO(stored))
-    except Image.DecompressionBombError:  # Pillow does not tell the size
-        raise UnreadableImageError(place, _too_large("")) from None
+        image = Image.open(io.BytesIO(stored), formats=pillow_formats())
+    except Image.DecompressionBombError:  # Pillow does not give the size
+        raise too_many_pixels(place) from None
     with image:
-        width, height = image.size
-        if width * height > _limit.pixels:
-            raise UnreadableImageError(place, _too_large(f" ({width}×{height})"))
+        check_pixels(*image.size, place)
+        _check_tiles(image, place)
         yield image
 
 
-def _too_large(size: str) -> str:
-    allowed = f"max_image_pixels={_limit.pixels} allows"
-    return f"it has more pixels{size} than {allowed}; raise that setting if you trust the file"
+def _check_tiles(image: Image.Image, place: str) -> None:
+    """A TIFF may declare tiles far larger than itself, and one tile is decoded at a time."""
+    width, height = (getattr(image, "tag_v2", {}).get(tag, 0) for tag in _TILE)
+    if isinstance(width, int) and isinstance(height, int):
+        check_pixels(width, height, place)
 
 
-def _jpeg_pixels(stored: bytes, place: str, width: int, height: int, turn: int, reduce: int) -> Pixels:
+def _all_pixels(image: Image.Image, place: str) -> Pixels:
+    """RGB bytes of an opened image, decoded by Pillow."""
+    copies = _COPY_BYTES if image.format in _COPYING else 0
+    with room_for(image.width * image.height, BYTES_PER_PIXEL + copies, place):
+        return pillow_pixels(image)
+
+
+@dataclass(frozen=True)
+class _Jpeg:
+    """What the head of a JPEG says."""
+
+    width: int
+    height: int
+    turn: int
+    progressive: bool
+
+
+def _jpeg_pixels(stored: bytes, place: str, head: _Jpeg, reduce: int) -> Pixels:
     """RGB bytes of a JPEG; when the fast decoder stumbles Pillow decides, and decodes it whole."""
-    if turn != 1 and (height % reduce or width % reduce):
+    if head.progressive and stored.count(b"\xff\xda") > _MOST_SCANS:
+        raise UnreadableImageError(place, f"it has more than {_MOST_SCANS} scans, which would take minutes to decode")
+    if head.turn != 1 and (head.height % reduce or head.width % reduce):
         reduce = 1  # the last reduced pixel is a part of one, and turned it would be the first: all others would shift
-    shape = (-(-height // reduce), -(-width // reduce), 3)
+    shape = (-(-head.height // reduce), -(-head.width // reduce), 3)
+    bytes_per_pixel = 6 / reduce**2 + (_COEFFICIENT_BYTES if head.progressive else 0)
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(stored, "RGB", min_height=shape[0], min_width=shape[1])
-        if pixels.shape == shape:
-            return _upright(pixels, turn)
+        with room_for(head.width * head.height, bytes_per_pixel, place):
+            if simplejpeg.decode_jpeg_header(stored)[:2] == (head.height, head.width):  # what was compared with limits
+                pixels: Pixels = simplejpeg.decode_jpeg(stored, "RGB", min_height=shape[0], min_width=shape[1])
+                if pixels.shape == shape:
+                    return upright(pixels, head.turn)
     except ValueError as error:
         if "premature end" in str(error).lower():  # Pillow would fill the rest with grey when the end is marked
             raise UnreadableImageError(place, "the file is cut short") from error
+    except MemoryError:
+        raise out_of_memory(place) from None
     with _telling(stored, place), _opened(stored, place) as image:
-        return _pillow_pixels(image)
-
-
-def _pillow_pixels(image: Image.Image) -> Pixels:
-    """RGB bytes of an opened image of any kind, upright; of an animation the first frame."""
-    image.load()
-    turn = _orientation(image)  # after loading: Pillow turns TIFFs itself
-    if image.mode in {"I", "F"} or image.mode.startswith("I;16"):
-        grey = _eight_bits(np.asarray(image))
-        return _upright(np.repeat(grey[:, :, None], 3, axis=2), turn)
-    if image.has_transparency_data:  # what lies below transparent pixels is often rubbish: show white, as viewers do
-        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
-    return _upright(np.array(image.convert("RGB")), turn)
-
-
-def _eight_bits(values: NDArray[np.generic]) -> Pixels:
-    """Grey values of 16 bits scaled to 8; of 32 bits or floats by the least usual range that holds them."""
-    if values.dtype.kind == "u" and values.dtype.itemsize == 2:
-        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    x = np.nan_to_num(values.astype(np.float64))
-    low, high = float(x.min()), float(x.max())
-    ranges = (1.0, 255.0, 65535.0) if values.dtype.kind == "f" else (255.0, 65535.0)
-    top = next((top for top in ranges if low >= 0 and high <= top), None)
-    if top is None:  # no usual range: from its darkest to its brightest value
-        return np.rint((x - low) * (255 / max(high - low, 1e-30))).astype(np.uint8)
-    return np.rint(x * (255 / top)).astype(np.uint8)
-
-
-def _orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 … 8; 1 (upright) when it says nothing or cannot be read."""
-    try:
-        turn = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # the pixels may be good all the same
-        return 1
-    return turn if turn in _TURNS else 1
-
-
-_TURNS: dict[int, Callable[[Pixels], Pixels]] = {
-    1: lambda x: x,
-    2: lambda x: x[:, ::-1],
-    3: lambda x: x[::-1, ::-1],
-    4: lambda x: x[::-1],
-    5: lambda x: x.swapaxes(0, 1),
-    6: lambda x: x.swapaxes(0, 1)[:, ::-1],
-    7: lambda x: x[::-1, ::-1].swapaxes(0, 1),
-    8: lambda x: x.swapaxes(0, 1)[::-1],
-}
-_SWAP_SIDES = frozenset({5, 6, 7, 8})
-
-
-def _upright(pixels: Pixels, turn: int) -> Pixels:
-    return np.ascontiguousarray(_TURNS[turn](pixels))
+        return _all_pixels(image, place)

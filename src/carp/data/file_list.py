@@ -1,6 +1,7 @@
 """A text or CSV file that lists image files, with labels or without."""
 
 import csv
+import io
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.data.decode import Stored, read_file
-from carp.data.folder import SUFFIXES
+from carp.data.image_formats import SUFFIXES
 from carp.data.index import Found, Index, IndexedSource, find_index, pack, silent, strings_arrays
 from carp.data.labels import number_classes
 from carp.errors import DataError, nearest
+from carp.regular_file import check_regular, open_regular
 
 LISTS = frozenset({".txt", ".csv", ".tsv"})
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path")
@@ -38,6 +40,7 @@ class ListSource(IndexedSource):
         self.file, self.name = file, str(file)
         of = f"list:{os.path.abspath(file)}"  # noqa: PTH100 - links in the path stay as they are
         try:
+            check_regular(file)
             state = file.stat()
             stamp = [state.st_size, state.st_mtime_ns]
             stored = find_index(index, of)
@@ -65,7 +68,7 @@ class ListSource(IndexedSource):
 
 def _build(file: Path, of: str, stamp: list[int], progress: Found) -> Index:
     paths, labels, first = list[str](), list[str](), 0
-    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+    with io.TextIOWrapper(open_regular(file), "utf-8-sig", errors="surrogateescape", newline="") as lines:
         for entry in _entries(file, lines):
             if "\0" in entry.path:
                 raise DataError(f"{file}, line {entry.line}: this is no list of paths (it has a NUL byte).")
@@ -134,7 +137,7 @@ def _from_table(file: Path, lines: Iterable[str], delimiter: str) -> Iterator[_E
                 raise DataError(f"{file}, line {rows.line_num}: the {missing} is missing in '{delimiter.join(row)}'.")
             yield _Entry(rows.line_num, cells[path_column], label or None)
     except csv.Error as error:
-        raise DataError(f"{file}, line {rows.line_num}: {error}.") from error
+        raise DataError(f"{file}, line {rows.line_num}: {error}. Is a quotation mark not closed?") from error
 
 
 def _columns(file: Path, line: int, names: list[str]) -> tuple[int, int | None]:

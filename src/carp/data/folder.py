@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.data.decode import Stored, read_file
+from carp.data.image_formats import SUFFIXES
 from carp.data.index import Found, Index, IndexedSource, Strings, Texts, find_index, pack, silent, strings_arrays
 from carp.errors import DataError
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"})
 _LOWER = np.frombuffer(bytes(range(256)).lower(), dtype=np.uint8).astype(np.uint64)
 # A million files are listed in a second, but asked for their sizes in five: only so many are asked, evenly spread.
 _SIZES_ASKED = 10_000

@@ -18,12 +18,14 @@ from carp.data.decode import Stored, read_file
 from carp.data.folder import FolderSource
 from carp.data.index import Index, IndexedSource, pack, strings_arrays
 from carp.errors import DataError
+from carp.regular_file import read_regular, read_text
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
     "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
 )  # fmt: skip
 _PATHS_AT_A_TIME = 100_000
+_MOST_BYTES = 1 << 30  # of a published list; that of iNaturalist has 120 MB
 
 
 class FilesSource(IndexedSource):
@@ -94,20 +96,20 @@ def inaturalist_part(dataset: Any, listed: Path, *, name: str) -> FilesSource:
 
 def _names_in_json(file: Path) -> list[str]:
     try:
-        return [image["file_name"] for image in json.loads(file.read_bytes())["images"]]
+        return [image["file_name"] for image in json.loads(read_regular(file, _MOST_BYTES))["images"]]
     except OSError as error:
         raise DataError(
             f"cannot read {file}, which says which images belong to this part: {error.strerror}. "
             "Get it from https://github.com/visipedia/inat_comp/tree/master/2018."
         ) from error
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{file} is not the list of iNaturalist: it must be JSON with images and file_name.") from None
 
 
 def imagenet_part(train: FolderSource, listed: Path, *, name: str) -> FilesSource:
     """The training images that a list of names such as n01440764_10026.JPEG holds, in its order."""
     try:
-        names = listed.read_text().split()
+        names = read_text(listed, _MOST_BYTES).split()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read the list {listed}: {getattr(error, 'strerror', None) or error}.") from error
     paths = [f"{file.partition('_')[0]}/{file}" for file in names]

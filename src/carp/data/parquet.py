@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.data.decode import Stored
+from carp.data.decode_limits import out_of_memory
 from carp.data.index import Found, silent
 from carp.data.labels import number_classes
 from carp.errors import DataError, MissingExtraError, UnreadableImageError
+from carp.regular_file import check_regular
 
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")
 _LABEL_COLUMNS = ("label", "labels", "cls", "class", "target", "fine_label")
@@ -71,6 +73,8 @@ class ParquetSource:
             value = column[row].as_py()
         except (OSError, ValueError) as error:
             raise UnreadableImageError(self.place(index), " ".join(str(error).split())) from error
+        except MemoryError:
+            raise out_of_memory(self.place(index)) from None
         stored = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(stored, bytes):
             raise UnreadableImageError(self.place(index), "the row holds no bytes")
@@ -125,13 +129,15 @@ def _parquet() -> Any:
 def _open(file: Path) -> Any:
     parquet = _parquet()
     try:
+        check_regular(file)
         return parquet.ParquetFile(file)
     except (OSError, ValueError) as error:
         raise _broken(file, error) from error
 
 
 def _broken(file: Path, error: Exception) -> DataError:
-    reason = " ".join(str(error).split()).rstrip(".")
+    strerror = getattr(error, "strerror", None)  # pyarrow's errors have none
+    reason = " ".join(str(strerror or error).split()).rstrip(".")
     return DataError(f"cannot read the Parquet file {file}: {reason}. Replace it or leave it out.")
 
 
@@ -161,7 +167,7 @@ def _features(schema: Any) -> dict[str, dict[str, Any]]:
     """What Hugging Face `datasets` says about the columns, in the file's metadata."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         return {}
     found = features if isinstance(features, dict) else {}
     return {name: about for name, about in found.items() if isinstance(about, dict)}

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from carp.data import embedded
 from carp.data.decode import Pixels, Stored, decode
 from carp.data.file_list import LISTS, ListSource
-from carp.data.folder import SUFFIXES, FolderSource
+from carp.data.folder import FolderSource
+from carp.data.image_formats import SUFFIXES
 from carp.data.index import Found, silent
 from carp.data.map_style import DatasetSource, MapStyle
 from carp.data.named_sets import open_dataset
@@ -190,6 +191,8 @@ def _kind_of(text: str) -> str:
         if suffix in LISTS:
             return "list"
         raise DataError(f"{text} is a file, {_remedy(path)}.")
+    if path.exists():
+        raise DataError(f"{text} is a pipe, a socket or a device: give a folder of images, or a regular file.")
     if is_pattern(text):
         raise DataError(f"cannot tell what {text} is: give shards (.tar), Parquet files, or set source=tar or parquet.")
     names = [_PREFIX + name for name in _EMBEDDED]

@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.data.decode import Stored
-from carp.data.folder import SUFFIXES
+from carp.data.decode_limits import check_bytes, out_of_memory
+from carp.data.image_formats import SUFFIXES
 from carp.data.index import Found, Index, IndexedSource, find_index, pack, silent, strings_arrays
 from carp.data.labels import number_classes
 from carp.data.tar_headers import BrokenTarError, Member, members
 from carp.errors import DataError, UnreadableImageError
+from carp.regular_file import check_regular, open_descriptor
 
+_LARGEST_LABEL = 16 << 20  # bytes of a .cls or .json file
 _GZIP = b"\x1f\x8b"
 
 
@@ -49,14 +52,17 @@ class TarSource(IndexedSource):
     def fetch(self, index: int) -> Stored:
         """The bytes of one member."""
         size = int(self._size[index])
+        check_bytes(size, self.place(index))
         try:
-            file = os.open(self.shards[self._shard_of[index]], os.O_RDONLY | os.O_CLOEXEC)
+            file = open_descriptor(self.shards[self._shard_of[index]])
             try:
                 found = os.pread(file, size, int(self._start[index]))
             finally:
                 os.close(file)
         except OSError as error:
             raise UnreadableImageError(self.place(index), error.strerror or str(error)) from error
+        except MemoryError:
+            raise out_of_memory(self.place(index)) from None
         if len(found) < size:
             raise UnreadableImageError(self.place(index), "the shard ends before it does")
         return found
@@ -108,7 +114,7 @@ def _walk(shard: Path, number: int, found: _Found) -> None:
     """Add the samples of one shard."""
     images, labels = dict[str, Member](), dict[str, str]()
     try:
-        file = os.open(shard, os.O_RDONLY)
+        file = open_descriptor(shard)
         try:
             if os.pread(file, 2, 0) == _GZIP:
                 raise DataError(f"the shard {shard} is compressed, so that no image can be found in it quickly: "
@@ -138,19 +144,24 @@ def _sort_in(file: int, member: Member, images: dict[str, Member], labels: dict[
     if suffix in SUFFIXES:
         images.setdefault(key, member)
     elif suffix == ".cls":
-        label = os.pread(file, member.size, member.start).decode("utf-8", "replace").strip()
+        label = _small(file, member).decode("utf-8", "replace").strip()
         if label:
             labels[key] = label
     elif suffix == ".json" and key not in labels:
-        word = _label_in_json(os.pread(file, member.size, member.start))
+        word = _label_in_json(_small(file, member))
         if word is not None:
             labels[key] = word
+
+
+def _small(file: int, member: Member) -> bytes:
+    """The bytes of a label; nothing of a member that is too large to be one."""
+    return os.pread(file, member.size, member.start) if member.size <= _LARGEST_LABEL else b""
 
 
 def _label_in_json(text: bytes) -> str | None:
     try:
         about = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # RecursionError: thousands of brackets
         return None
     if not isinstance(about, dict):
         return None
@@ -160,6 +171,7 @@ def _label_in_json(text: bytes) -> str | None:
 
 def _stamp(shard: Path) -> list[int]:
     try:
+        check_regular(shard)
         state = shard.stat()
     except OSError as error:
         raise DataError(f"cannot read the shard {shard}: {error.strerror}.") from error

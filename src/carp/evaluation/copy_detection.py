@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from carp.data.attack import MANIFEST
-from carp.data.folder import SUFFIXES
+from carp.data.image_formats import SUFFIXES
 from carp.errors import ConfigError, DataError
 from carp.evaluation.inputs import Features, check_features
 from carp.evaluation.ranking import Judged, average_precision, ranked, ranks_of_positives
 from carp.evaluation.result import Result
 from carp.evaluation.whitening import Whitening
+from carp.regular_file import read_text
 
 SIDE = 320  # pixels: images are stretched to a square
 DEPTH = 20  # results a query that count
@@ -93,13 +94,13 @@ def _images(folder: Path) -> list[str]:
 def _read_manifest(folder: Path) -> CopySet:
     path = folder / MANIFEST
     try:
-        read = json.loads(path.read_text())
+        read = json.loads(read_text(path))
         originals = tuple(str(entry["name"]) for entry in read["originals"])
         places = {name: place for place, name in enumerate(originals)}
         copies = tuple(_copy(entry, places) for entry in read["copies"])
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise DataError(f"{path} is no manifest of copies ({reason}). `carp data attack` writes it.") from error
     if not originals or not copies:

@@ -147,7 +147,7 @@ def _run(trial: Trial, test: Sequence[Annotated], progress: Progress) -> dict[st
         return _measured(trial, test, progress)
     with locked(trial.state):
         result = trial.state / "result.json"
-        with suppress(OSError, ValueError):  # not there yet, or damaged
+        with suppress(OSError, ValueError, RecursionError):  # not there yet, or damaged
             found: dict[str, Any] = json.loads(result.read_text())
             return found
         made = _measured(trial, test, progress)

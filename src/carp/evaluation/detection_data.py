@@ -20,6 +20,7 @@ from carp.data.order import permutation
 from carp.data.random import Purpose, key, seed_of, uniforms
 from carp.errors import DataError
 from carp.evaluation.detection_metrics import Boxes
+from carp.regular_file import read_text
 
 ORDER, VIEW, WEIGHTS, STEP = range(4)  # what a random number of a trial is for
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
@@ -52,7 +53,7 @@ def read_voc(root: Path, parts: Sequence[str]) -> list[Annotated]:
         folder = home / f"VOC{year}"
         listed = folder / "ImageSets" / "Main" / f"{word}.txt"
         try:
-            names = [line.split()[0] for line in listed.read_text().splitlines() if line.strip()]
+            names = [line.split()[0] for line in read_text(listed).splitlines() if line.strip()]
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"cannot read {listed}, the list of VOC {part}: {getattr(error, 'strerror', None) or error}. Give the "

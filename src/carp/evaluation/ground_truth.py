@@ -6,7 +6,7 @@ Shapes: Q queries.
 import csv
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from carp.errors import DataError
 from carp.evaluation.inputs import Labels
 from carp.evaluation.plain_pickle import read_plain_pickle
 from carp.evaluation.ranking import Indices, Judged
+from carp.regular_file import read_regular
 
 _KEYS = ("gnd", "imlist", "qimlist")
 _JUDGEMENTS = ("easy", "hard", "junk")
@@ -49,7 +50,7 @@ class GroundTruth:
 def read_ground_truth(path: Path) -> GroundTruth:
     """Read a published pickle (`gnd_roxford5k.pkl`), by a reader that runs nothing, or the same as JSON."""
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path)
     except OSError as error:
         raise DataError(f"cannot read the ground truth {path}: {error.strerror or error}.") from error
     if path.suffix.lower() == ".json":
@@ -208,7 +209,7 @@ def _relevance_csv(path: Path) -> Named:
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is no relevance file: it is not text. Give CSV or JSON.") from error
     found: Named = {}
-    for number, row in enumerate(csv.reader(text.splitlines()), 1):
+    for number, row in enumerate(_rows(text, path), 1):
         cells = [cell.strip() for cell in row]
         if not any(cells) or (number == 1 and cells[0].lower() == "query"):
             continue
@@ -221,8 +222,16 @@ def _relevance_csv(path: Path) -> Named:
     return found
 
 
+def _rows(text: str, path: Path) -> Iterator[list[str]]:
+    rows = csv.reader(text.splitlines())
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise DataError(f"{path}, line {rows.line_num}: {error}. Is a quotation mark not closed?") from error
+
+
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_regular(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}.") from error

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ConfigDict, ValidationError, create_model
 
-from carp.errors import ConfigError, nearest
+from carp.errors import ConfigError, nearest, received
 from carp.evaluation.signatures import NOT_SETTINGS
 
 
@@ -27,7 +27,7 @@ def check_settings(name: str, function: Callable[..., Any], settings: Mapping[st
         wrong = error.errors()[0]
         key = str(wrong["loc"][0])
         message = wrong["msg"].replace("Input should be", "must be").replace("Value error, ", "")
-        raise ConfigError(f"{name}: {key} {message}, received {settings[key]!r}.") from None
+        raise ConfigError(f"{name}: {key} {message}, received {received(settings[key])}.") from None
 
 
 def check_names(name: str, given: Iterable[str], accepted: Iterable[str]) -> None:

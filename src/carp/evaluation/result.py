@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from carp.errors import DataError
+from carp.errors import DataError, received
 from carp.files import write_atomic
+from carp.regular_file import read_text
 
 SCHEMA = 1
 _WRITTEN_BY = "Give files that `carp eval` wrote (results/*.json)"
@@ -46,8 +47,9 @@ class Result:
         """Read the text of a result file; `place` is what a message calls it. Keys of later versions are left out."""
         try:
             read = json.loads(text)
-        except ValueError as error:
-            raise DataError(f"{place} is not a result file: it is not JSON ({error}). {_WRITTEN_BY}.") from None
+        except (ValueError, RecursionError) as error:
+            reason = "it is nested too deeply" if isinstance(error, RecursionError) else f"it is not JSON ({error})"
+            raise DataError(f"{place} is not a result file: {reason}. {_WRITTEN_BY}.") from None
         if not isinstance(read, dict):
             raise DataError(f"{place} is not a result file: it holds {_kind(read)}, not an object. {_WRITTEN_BY}.")
         schema = read.get("schema", SCHEMA)  # the first result files had none
@@ -66,7 +68,7 @@ class Result:
 def read_result(path: Path) -> Result:
     """Read a result file."""
     try:
-        return Result.from_json(path.read_text(), str(path))
+        return Result.from_json(read_text(path), str(path))
     except UnicodeDecodeError:
         raise DataError(f"{path} is not a result file: it is not text. {_WRITTEN_BY}.") from None
     except OSError as error:
@@ -87,7 +89,7 @@ def _check(read: dict[str, Any], place: str) -> None:
             raise DataError(f"{place} is not a result file: '{key}' must be {name}, received {_kind(read[key])}.")
     for name, value in [*read["values"].items(), *read.get("spread", {}).items()]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise DataError(f"{place}: the value '{name}' must be a finite number, received {json.dumps(value)}.")
+            raise DataError(f"{place}: the value '{name}' must be a finite number, received {received(value)}.")
 
 
 def _kind(value: object) -> str:

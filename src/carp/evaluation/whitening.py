@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from carp.errors import DataError
 from carp.evaluation.inputs import Features, check_features, norms, spans
 from carp.files import replacing
+from carp.regular_file import check_regular
 
 _KEPT = 1e-7  # of the largest variance: what is below is rounding of float32
 _SAME = 1e-12  # variance of vectors of length 1 that differ by rounding only
@@ -61,6 +62,7 @@ class Whitening:
     def load(cls, path: Path) -> Self:
         """Read what `save` wrote; nothing is unpickled."""
         try:
+            check_regular(path)
             with np.load(path, allow_pickle=False) as stored:
                 mean, axes = (stored[name] for name in _NAMES)
         except OSError as error:

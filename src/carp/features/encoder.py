@@ -19,7 +19,7 @@ from carp.data.map_style import MapStyle
 from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, Source, is_collection, open_source
 from carp.device import choose_device
-from carp.errors import CheckpointError, ConfigError, DataError, UnreadableImageError, nearest
+from carp.errors import CarpWarning, CheckpointError, ConfigError, DataError, UnreadableImageError, nearest
 from carp.features.exported import OwnExport, build_own, read_own
 from carp.features.extract import Features, Precision, Progress, extract, feature_batches, usual_resize
 from carp.features.filling import fill_store
@@ -152,7 +152,7 @@ class Encoder:
             resize=self.resize,
         )
         if note := found.note():
-            warnings.warn(note, stacklevel=2)
+            warnings.warn(note, CarpWarning, stacklevel=2)
         return found.features
 
 
@@ -240,7 +240,8 @@ def load(
 
 def is_weights(model: str | Path) -> bool:
     """Whether a model is a file of weights (or the name of a method and one), and not a run folder."""
-    return split_weights(model)[0] is not None or Path(model).is_file()
+    path = Path(model)
+    return split_weights(model)[0] is not None or (path.exists() and not path.is_dir())
 
 
 def split_weights(model: str | Path) -> tuple[str | None, Path]:

@@ -14,6 +14,7 @@ from carp.config import resolve
 from carp.errors import CarpError, CheckpointError
 from carp.features.foreign.safe_file import read_checkpoint
 from carp.model.encoder import build_encoder
+from carp.regular_file import check_regular, open_regular
 
 MARK = "carp"  # tells a file that CARP wrote from others
 METADATA = "_metadata"  # where PyTorch keeps the versions of modules in a state dict; `load_state_dict` skips the rest
@@ -105,6 +106,7 @@ def _compare(path: Path, expected: dict[str, Tensor], tensors: dict[str, Tensor]
 
 def _mark_in_safetensors(path: Path) -> str | None:
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             text = (file.metadata() or {}).get(MARK)
     except (OSError, SafetensorError):
@@ -115,7 +117,7 @@ def _mark_in_safetensors(path: Path) -> str | None:
 def _mark_in_state_dict(path: Path) -> str | None:
     """The bytes are searched for the mark before anything is read, since few files have it."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             pickles = [member for member in archive.infolist() if member.filename.endswith("/data.pkl")]
             stored = all(member.compress_type == zipfile.ZIP_STORED for member in pickles)
             marked = stored and any(SIGNATURE in archive.read(member) for member in pickles)

@@ -6,7 +6,7 @@ import timm
 from torch import nn
 
 from carp.config import SMALL_IMAGE, Config
-from carp.errors import ModelError, nearest
+from carp.errors import ModelError, nearest, received
 
 
 def build_encoder(config: Config) -> nn.Module:
@@ -20,9 +20,13 @@ def build_encoder(config: Config) -> nn.Module:
         )
     try:
         encoder = timm.create_model(name, num_classes=0, **config.encoder_options)
-    except (TypeError, ValueError, RuntimeError, AssertionError) as error:
-        options = config.encoder_options
-        raise ModelError(f"timm cannot build '{name}' with encoder_options={options}: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # what unknown options lead to inside timm
+        options, reason = received(config.encoder_options), " ".join(str(error).split())
+        raise ModelError(
+            f"timm cannot build '{name}' with encoder_options={options}: {type(error).__name__}, {reason}"
+        ) from error
     is_resnet = all(hasattr(encoder, part) for part in ("conv1", "bn1", "maxpool"))
     if config.stem == "small" and not is_resnet:
         raise ModelError(f"stem: small fits ResNets only; '{name}' has no conv1, bn1, maxpool. Use stem: encoder.")

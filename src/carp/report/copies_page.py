@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from carp.console import SafeConsole
+from carp.printable import printable
 from carp.report.thumbnails import Picture, section, write_page
 
 _FIRST = 10  # groups in the table
@@ -102,9 +103,9 @@ class CopiesFound:
 
 def print_copies(found: CopiesFound) -> None:
     """The summary and the first groups."""
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(found.summary(), markup=False)
-    console.print(found.rule(), markup=False)
+    console = SafeConsole(soft_wrap=True, highlight=False)
+    console.print(printable(found.summary()), markup=False)
+    console.print(printable(found.rule()), markup=False)
     if not found.groups:
         return
     table = Table()
@@ -114,7 +115,7 @@ def print_copies(found: CopiesFound) -> None:
         for place, member in enumerate(group.members):
             head = str(number) if place == 0 else ""
             last = place == len(group.members) - 1
-            table.add_row(head, _similarity(member), member.size(), Text(member.place), end_section=last)
+            table.add_row(head, _similarity(member), member.size(), Text(printable(member.place)), end_section=last)
     console.print(table)
     if len(found.groups) > _FIRST:
         console.print(f"… and {len(found.groups) - _FIRST:,} groups more")

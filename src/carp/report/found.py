@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from carp.console import SafeConsole
 from carp.errors import ConfigError, DataError
 from carp.files import replacing
+from carp.printable import printable
 from carp.report.contact_sheet import write_line
 from carp.report.thumbnails import SIDE, Picture, section, write_page
 
@@ -46,11 +47,15 @@ def print_found(found: Sequence[Found]) -> None:
     table.add_column("image", overflow="fold")
     for one in found:
         for rank, match in enumerate(one.matches, start=1):
-            query = Text(one.query if rank == 1 else "")  # as text, as brackets in names are no markup
+            query = Text(printable(one.query) if rank == 1 else "")  # as text, as brackets in names are no markup
             table.add_row(
-                query, str(rank), f"{match.similarity:.3f}", Text(match.place), end_section=rank == len(one.matches)
+                query,
+                str(rank),
+                f"{match.similarity:.3f}",
+                Text(printable(match.place)),
+                end_section=rank == len(one.matches),
             )
-    Console(soft_wrap=True).print(table)
+    SafeConsole(soft_wrap=True).print(table)
 
 
 def found_as_dict(found: Sequence[Found]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import TypeVar
 from rich.console import Console
 from rich.table import Table
 
+from carp.console import SafeConsole
+
 T = TypeVar("T")
 _UNBOUNDED = 10_000
 _NAME, _VALUE = 20, 20  # widths that a name and a heading of values always have
@@ -17,7 +19,7 @@ def print_in_parts(columns: Sequence[T], draw: Callable[[Sequence[T]], Table]) -
     Names fold at half the width of the terminal, headings of values (columns that do not wrap) end in `…`. Where nobody
     looks, as in a file, nothing is folded.
     """
-    console = Console(width=_UNBOUNDED, soft_wrap=True)
+    console = SafeConsole(width=_UNBOUNDED, soft_wrap=True)
     room = Console().width if console.is_terminal else _UNBOUNDED
     while columns:
         parts = ((n, _bounded(draw(columns[:n]), room)) for n in range(len(columns), 0, -1))

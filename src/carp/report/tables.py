@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from carp.console import SafeConsole
 from carp.evaluation.result import Result
+from carp.printable import printable
 from carp.report.columns import PROTOCOLS, Column, column_of, data_name, headline_columns
 from carp.report.join import told_apart
 from carp.report.screen import print_in_parts
@@ -31,7 +32,7 @@ def print_results(results: Sequence[Result]) -> None:
     title = f"{data_name(results[0].data['train'])}, %"
     print_in_parts(models, lambda some: _table(title, columns, cells, some, compared=len(models) > 1))
     if tested := how_tested(results):
-        Console(highlight=False, soft_wrap=True).print(tested, markup=False)
+        SafeConsole(highlight=False, soft_wrap=True).print(printable(tested), markup=False)
 
 
 def how_tested(results: Sequence[Result]) -> str:
@@ -47,15 +48,17 @@ def how_tested(results: Sequence[Result]) -> str:
 
 
 def _table(title: str, columns: list[Column], cells: _Cells, models: Sequence[str], *, compared: bool) -> Table:
-    table = Table(title=Text(title, style="italic"), title_justify="left")
+    table = Table(title=Text(printable(title), style="italic"), title_justify="left")
     table.add_column("measure", overflow="fold")
     for model in models:
-        table.add_column(Text(model), justify="right", no_wrap=True)
+        table.add_column(Text(printable(model)), justify="right", no_wrap=True)
     for column in columns:
         values = cells[column]
         measure = ", ".join([PROTOCOLS.get(column.protocol, column.protocol), *column.words])
         best = max(round(100 * value, 1) for value, _ in values.values())
-        table.add_row(Text(measure), *(_text(values.get(model), best if compared else None) for model in models))
+        table.add_row(
+            Text(printable(measure)), *(_text(values.get(model), best if compared else None) for model in models)
+        )
     return table
 
 

@@ -12,6 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from carp.console import SafeConsole
+from carp.printable import printable
 from carp.training.health import Diagnosis, Verdict
 from carp.training.step import StepResult
 
@@ -42,16 +44,16 @@ class Display:
     """Writes to standard error, so that standard output stays for results."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        self.console = Console(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
+        self.console = SafeConsole(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
         self._told: set[str] = set()
 
     def say(self, message: str) -> None:
         """A line of information."""
-        self.console.print(message, markup=False)
+        self.console.print(printable(message), markup=False)
 
     def warn(self, message: str) -> None:
         """A line that deserves attention."""
-        self.console.print(f"warning: {message}", style="yellow", markup=False)
+        self.console.print(f"warning: {printable(message)}", style="yellow", markup=False)
 
     def warn_once(self, message: str) -> None:
         """The same, for what several parts of a command come across."""

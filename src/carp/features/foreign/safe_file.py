@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from torch.serialization import safe_globals
 
 from carp.errors import CheckpointError
+from carp.regular_file import open_regular
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # the number that opens what `torch.save` wrote before it wrote ZIP archives
 _LEGACY_PICKLES = 5  # magic number, version, machine, the object, keys of its storages
@@ -95,7 +96,7 @@ def _kind(path: Path) -> str:
     if path.is_dir():
         raise CheckpointError(f"{path} is a folder: give the file with the weights.")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(512)
     except OSError as error:
         raise CheckpointError(f"cannot read the weights {path}: {error.strerror}.") from error

@@ -73,6 +73,8 @@ def _refuse_to_replace(form: Format, path: Path) -> None:
         raise CheckpointError(f"{path} is a folder: give a file for --format {form.name}, e.g. encoder{form.suffix}.")
     if not form.suffix and path.is_file():
         raise CheckpointError(f"{path} is a file: give a folder for --format {form.name}.")
+    if path.exists() and not path.is_dir() and not path.is_file():
+        raise CheckpointError(f"{path} is a pipe, a socket or a device: give a file or a folder with --out.")
     empty = path.is_dir() and not any(path.iterdir())
     if path.exists() and not empty and not form.is_own(path):
         raise CheckpointError(

@@ -1,0 +1,73 @@
+"""Which files are images: their suffixes, the formats that are decoded, and what to install for the others.
+
+Formats that depend on the installation: AVIF is there if Pillow was built with it, HEIC if pillow-heif is installed.
+"""
+
+import importlib.util
+import struct
+from functools import cache
+
+from PIL import Image, features
+
+HEIC_SUFFIXES = frozenset({".heic", ".heif"})
+AVIF_SUFFIXES = frozenset({".avif"})
+HAS_AVIF = bool(features.check("avif"))
+HAS_HEIC = importlib.util.find_spec("pillow_heif") is not None
+
+# What Pillow may take a file for, whatever its name says. Others are left out because they run a program (EPS), hold
+# an image of another size than their head says (ICO, ICNS), or cannot be decoded at all.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "DIB", "PPM", "TGA", "JPEG2000", "AVIF", "HEIF")
+
+SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif"}
+    | (AVIF_SUFFIXES if HAS_AVIF else frozenset())
+    | (HEIC_SUFFIXES if HAS_HEIC else frozenset())
+)
+
+
+@cache
+def pillow_formats() -> tuple[str, ...]:
+    """The formats that Pillow may take bytes for."""
+    if HAS_HEIC:
+        import pillow_heif  # noqa: PLC0415 - optional
+
+        pillow_heif.options.DECODE_THREADS = 1  # workers are the parallelism
+        pillow_heif.register_heif_opener()
+    Image.init()
+    return tuple(name for name in _FORMATS if name in Image.OPEN)
+
+
+def remedy(suffix: str) -> str:
+    """How to make files of this kind readable; empty if there is no way."""
+    if suffix in HEIC_SUFFIXES and not HAS_HEIC:
+        return "HEIC needs `pip install 'carp-ssl[heic]'`"
+    if suffix in AVIF_SUFFIXES and not HAS_AVIF:
+        return "AVIF needs a newer Pillow: `pip install --upgrade pillow`"
+    return ""
+
+
+def missing_decoder(stored: bytes) -> str:
+    """Why bytes that are an image all the same cannot be decoded here; empty if they are none that is known."""
+    brand = stored[8:12] if stored[4:8] == b"ftyp" else b""
+    if brand in {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"} and not HAS_HEIC:
+        return f"it is a HEIC image: {remedy('.heic')}"
+    if brand in {b"avif", b"avis"} and not HAS_AVIF:
+        return f"it is an AVIF image: {remedy('.avif')}"
+    return ""
+
+
+def webp_size(stored: bytes) -> tuple[int, int] | None:
+    """(width, height) of a WebP file; None for other bytes. Pillow allocates its canvas as soon as it opens one."""
+    if stored[:4] != b"RIFF" or stored[8:12] != b"WEBP" or len(stored) < 30:
+        return None
+    kind = stored[12:16]
+    if kind == b"VP8X":
+        width, height = (int.from_bytes(stored[start : start + 3], "little") + 1 for start in (24, 27))
+        return width, height
+    if kind == b"VP8 ":
+        width, height = struct.unpack("<HH", stored[26:30])
+        return width & 0x3FFF, height & 0x3FFF
+    if kind == b"VP8L":
+        sizes = int.from_bytes(stored[21:25], "little")
+        return (sizes & 0x3FFF) + 1, (sizes >> 14 & 0x3FFF) + 1
+    return None

@@ -1,0 +1,24 @@
+r"""Text from outside made harmless for a terminal.
+
+The name of a file may hold anything but `/` and NUL: sequences that clear the screen or rename the window, line breaks,
+marks that reverse the direction of text, bytes that are no text at all. On the screen each of these is shown as an
+escape such as `\x1b`. Files and JSON keep names as they are.
+"""
+
+_JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # parts of words and emoji
+_RAW_BYTE = range(0xDC80, 0xDD00)  # how Python writes a byte of a name that is not UTF-8
+
+
+def printable(text: object, *, keep: str = "") -> str:
+    """The text with everything but visible characters escaped; `keep` lists more that stay, such as a line break."""
+    words = str(text)
+    if words.isprintable():
+        return words
+    return "".join(c if c.isprintable() or c in keep or c in _JOINERS else _escape(c) for c in words)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if code in _RAW_BYTE:
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,101 @@
+"""Open and read the files that a user names: regular files only, and none larger than expected.
+
+Opening a named pipe waits for a writer that may never come, and a device may never end. Every problem is an `OSError`
+whose `strerror` is the reason, so that callers handle it like a missing file.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, cast
+
+_OTHER_KINDS = (
+    (stat.S_ISDIR, errno.EISDIR, "it is a folder, not a file"),
+    (stat.S_ISFIFO, errno.EINVAL, "it is a named pipe, not a regular file"),
+    (stat.S_ISSOCK, errno.EINVAL, "it is a socket, not a regular file"),
+    (stat.S_ISCHR, errno.EINVAL, "it is a device, not a regular file"),
+    (stat.S_ISBLK, errno.EINVAL, "it is a device, not a regular file"),
+)
+# Without O_NONBLOCK, opening a pipe that took the place of a file after `stat` would wait for a writer
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_CHUNK = 1 << 24
+TEXT_BYTES = 64 << 20  # of a file of JSON or text that is read whole: more than any that CARP writes
+
+
+def check_regular(path: str | Path) -> int:
+    """Raise an OSError unless the path leads to a regular file; return its size in bytes."""
+    return _size(os.stat(path), path)  # noqa: PTH116 - a Path per image is slow
+
+
+def open_descriptor(path: str | Path) -> int:
+    """A file descriptor for reading, of a regular file. The caller closes it."""
+    check_regular(path)  # before opening: opening a device may already do something
+    descriptor = os.open(path, _FLAGS)
+    try:
+        _size(os.fstat(descriptor), path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """A regular file, opened for reading."""
+    return cast(BinaryIO, os.fdopen(open_descriptor(path), "rb"))
+
+
+def read_regular(path: str | Path, limit: int = TEXT_BYTES) -> bytes:
+    """All bytes of a regular file of at most `limit` bytes; a larger one is refused before anything is read."""
+    descriptor = open_descriptor(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > limit:
+            raise too_large(path, size, limit)
+        found = _read(descriptor, size + 1)
+        if len(found) <= size:
+            return found
+        parts = [found]  # it grew, or is one of those in /proc, which have no size
+        while (total := sum(map(len, parts))) <= limit:
+            if not (more := _read(descriptor, min(_CHUNK, limit + 1 - total))):
+                return b"".join(parts)
+            parts.append(more)
+        raise too_large(path, total, limit)
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: str | Path, limit: int = TEXT_BYTES) -> str:
+    """The same as UTF-8 text; bytes that are none raise a `UnicodeDecodeError`."""
+    return read_regular(path, limit).decode("utf-8-sig")
+
+
+def too_large(path: str | Path, size: int, limit: int) -> OSError:
+    """The error for a file of more bytes than expected."""
+    return OSError(errno.EFBIG, f"it has {in_bytes(size)}, more than the {in_bytes(limit)} that are read", str(path))
+
+
+def in_bytes(count: int) -> str:
+    """A number of bytes for a person: '40.0 GiB'."""
+    for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if count >= factor:
+            return f"{count / factor:,.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _size(state: os.stat_result, path: str | Path) -> int:
+    for is_kind, number, reason in _OTHER_KINDS:
+        if is_kind(state.st_mode):
+            raise OSError(number, reason, str(path))
+    return state.st_size
+
+
+def _read(descriptor: int, count: int) -> bytes:
+    """Up to `count` bytes, fewer only at the end of the file: one call reads at most 2 GiB."""
+    found = os.read(descriptor, count)
+    if len(found) == count or not found:
+        return found
+    parts = [found]
+    while (missing := count - sum(map(len, parts))) and (more := os.read(descriptor, missing)):
+        parts.append(more)
+    return b"".join(parts)
