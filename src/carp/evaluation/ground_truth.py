@@ -5,6 +5,7 @@ Shapes: Q queries.
 
 import csv
 import json
+import reprlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from numpy.typing import NDArray
 from carp.data.names import NameIndex
 from carp.errors import DataError
 from carp.evaluation.inputs import Labels
-from carp.evaluation.plain_pickle import read_plain_pickle
 from carp.evaluation.ranking import Indices, Judged
 from carp.regular_file import read_regular
+from carp.restricted import read_plain_pickle
 
 _KEYS = ("gnd", "imlist", "qimlist")
 _JUDGEMENTS = ("easy", "hard", "junk")
@@ -49,10 +50,7 @@ class GroundTruth:
 
 def read_ground_truth(path: Path) -> GroundTruth:
     """Read a published pickle (`gnd_roxford5k.pkl`), by a reader that runs nothing, or the same as JSON."""
-    try:
-        raw = read_regular(path)
-    except OSError as error:
-        raise DataError(f"cannot read the ground truth {path}: {error.strerror or error}.") from error
+    raw = _bytes(path)
     if path.suffix.lower() == ".json":
         return _checked(_json(raw, path), str(path))
     return _checked(read_plain_pickle(raw, str(path)), str(path))
@@ -67,7 +65,7 @@ def _json(raw: bytes, path: Path) -> Any:
 
 def _checked(read: Any, place: str) -> GroundTruth:
     if not isinstance(read, dict) or not all(key in read for key in _KEYS):
-        received = ", ".join(map(str, list(read)[:6])) if isinstance(read, dict) else type(read).__name__
+        received = ", ".join(str(key)[:40] for key in list(read)[:6]) if isinstance(read, dict) else type(read).__name__
         raise DataError(f"{place} is no ground truth: it must have {', '.join(_KEYS)}, received {received}.")
     database, queries = (_names(read[key], key, place) for key in ("imlist", "qimlist"))
     gnd = read["gnd"]
@@ -97,7 +95,7 @@ def _names(read: Any, key: str, place: str) -> tuple[str, ...]:
     names = tuple(read)
     if len(set(names)) < len(names):
         twice, _ = Counter(names).most_common(1)[0]
-        raise DataError(f"{place}: {key} names '{twice}' more than once.")
+        raise DataError(f"{place}: {key} names '{twice[:100]}' more than once.")
     return names
 
 
@@ -126,7 +124,7 @@ def _box(read: Any, where: str) -> list[float]:
         or not all(isinstance(x, int | float) and not isinstance(x, bool) and np.isfinite(x) for x in read)
         or not (read[0] < read[2] and read[1] < read[3])
     ):
-        raise DataError(f"{where}: bbx must be left, top, right and bottom in pixels, received {str(read)[:60]}.")
+        raise DataError(f"{where}: bbx must be left, top, right and bottom in pixels, received {reprlib.repr(read)}.")
     return [float(x) for x in read]
 
 

@@ -1,6 +1,5 @@
 """Encoders that `carp export` wrote, read again: what the file says of its network is enough to build it."""
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from torch import Tensor, nn
 
 from carp.config import resolve
 from carp.errors import CarpError, CheckpointError
-from carp.features.foreign.safe_file import read_checkpoint
 from carp.model.encoder import build_encoder
-from carp.regular_file import check_regular, open_regular
+from carp.regular_file import check_regular
+from carp.restricted.archive import pickle_contains
+from carp.restricted.checkpoint_file import read_checkpoint
 
 MARK = "carp"  # tells a file that CARP wrote from others
 METADATA = "_metadata"  # where PyTorch keeps the versions of modules in a state dict; `load_state_dict` skips the rest
@@ -70,6 +70,7 @@ def build_own(own: OwnExport) -> nn.Module:
         with torch.device("meta"):  # no memory for a network that the tensors do not fill
             expected = _empty(about).state_dict()
         _compare(own.path, expected, tensors)
+        _refuse_claims(own.path, tensors)
         encoder = _empty(about)
         encoder.load_state_dict(tensors)
     except CheckpointError:
@@ -104,6 +105,13 @@ def _compare(path: Path, expected: dict[str, Tensor], tensors: dict[str, Tensor]
             raise CheckpointError(f"{path} does not fit what it says about itself: {name} is {here}, expected {there}.")
 
 
+def _refuse_claims(path: Path, tensors: dict[str, Tensor]) -> None:
+    """One number that is repeated over a large shape would fill the memory."""
+    held, size = sum(t.numel() * t.element_size() for t in tensors.values()), path.stat().st_size
+    if held > size:
+        raise CheckpointError(f"{path} is refused: its {size:,} bytes claim to hold {held:,} bytes of weights.")
+
+
 def _mark_in_safetensors(path: Path) -> str | None:
     try:
         check_regular(path)
@@ -116,13 +124,7 @@ def _mark_in_safetensors(path: Path) -> str | None:
 
 def _mark_in_state_dict(path: Path) -> str | None:
     """The bytes are searched for the mark before anything is read, since few files have it."""
-    try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            pickles = [member for member in archive.infolist() if member.filename.endswith("/data.pkl")]
-            stored = all(member.compress_type == zipfile.ZIP_STORED for member in pickles)
-            marked = stored and any(SIGNATURE in archive.read(member) for member in pickles)
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return None
+    marked = pickle_contains(path, SIGNATURE)
     versions = getattr(read_checkpoint(path), METADATA, None) if marked else None
     first = versions.get("") if isinstance(versions, dict) else None
     text = first.get(MARK) if isinstance(first, dict) else None

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from carp.features.foreign import foreign_encoder
-from carp.features.foreign.safe_file import read_checkpoint
+from carp.restricted.checkpoint_file import read_checkpoint
 
 DATA = Path(os.environ.get("CARP_TEST_DATA", "data"))
 CIFAR_WEIGHTS, CIFAR10 = DATA / "cifar_resnet_weights.tar.gz", DATA / "cifar10.tar.gz"

@@ -13,9 +13,9 @@ from carp.errors import CheckpointError, nearest
 from carp.features.foreign.architecture import COUNTER, Architecture
 from carp.features.foreign.candidate import Candidate, bare_candidates, candidates
 from carp.features.foreign.refusal import ambiguous, few, refusal
-from carp.features.foreign.safe_file import read_checkpoint
 from carp.features.foreign.table import BY_NAME, Method
 from carp.features.foreign.vit import VitArchitecture
+from carp.restricted.checkpoint_file import read_checkpoint
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _finish(path: Path, found: Any, best: Candidate, likely: list[Candidate]) ->
     held, size = sum(t.numel() * t.element_size() for t in best.encoder.values()), path.stat().st_size
     if held > size:
         raise CheckpointError(f"{path} is refused: its {size:,} bytes claim to hold {held:,} bytes of weights.")
-    tensors = {n: t.to(torch.float32).contiguous() for n, t in best.encoder.items() if not n.endswith(COUNTER)}
+    tensors = {n: _own_copy(t) for n, t in best.encoder.items() if not n.endswith(COUNTER)}
     for name, tensor in tensors.items():
         # A variance beyond what half precision can hold is infinite there; its channel is left with its bias
         if not (torch.isfinite(tensor) | (tensor.isposinf() & name.endswith("running_var"))).all():
@@ -124,6 +124,11 @@ def _finish(path: Path, found: Any, best: Candidate, likely: list[Candidate]) ->
         path,
         digest,
     )
+
+
+def _own_copy(tensor: Tensor) -> Tensor:
+    """Apart from the file, which may change."""
+    return tensor.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
 def _describe(found: Any) -> str:

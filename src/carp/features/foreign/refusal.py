@@ -8,7 +8,7 @@ from carp.features.foreign.candidate import Candidate
 from carp.features.foreign.table import IMAGENET_MEAN, Method
 from carp.features.foreign.vit import VitArchitecture
 
-_SHOWN = 3  # names in a message
+_SHOWN, _LONGEST = 3, 200  # names in a message, and characters of one
 
 
 def refusal(path: Path, readings: list[Candidate], likely: list[Candidate], row: Method | None) -> CheckpointError:
@@ -52,7 +52,13 @@ def ambiguous(path: Path, readings: list[Candidate]) -> CheckpointError:
 def few(names: list[str]) -> str:
     """The first names, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return ", ".join(_printable(name) for name in names[:_SHOWN]) + more
+
+
+def _printable(name: str) -> str:
+    """A name from a file on one line, without control characters."""
+    clean = "".join(c if c.isprintable() else "�" for c in name)
+    return clean if len(clean) <= _LONGEST else clean[:_LONGEST] + "…"
 
 
 def _intruded(path: Path, near: Candidate) -> CheckpointError:

@@ -14,6 +14,12 @@ from carp.features.exported import MARK
 from carp.features.foreign.architecture import COUNTER
 from carp.features.portable.encoder import Portable
 from carp.features.portable.same_network import torchvision_name, torchvision_network
+from carp.regular_file import check_regular
+from carp.restricted import Budget, Damaged, Refused
+from carp.restricted.archive import map_file
+from carp.restricted.arrays import CARP_ARRAYS
+from carp.restricted.budget import VALUES
+from carp.restricted.machine import Machine
 
 _AUTHOR = "__author__"
 _TO_DETECTRON2 = (
@@ -59,9 +65,10 @@ def reload(portable: Portable, path: Path) -> nn.Module:
 def is_own(path: Path) -> bool:
     """Whether the pickle has CARP's mark; nothing in it is run."""
     try:
-        return MARK in _read(path)
-    except (OSError, pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError):
+        content = _read(path)
+    except (OSError, Refused, Damaged, ArithmeticError, LookupError, TypeError, ValueError, MemoryError):
         return False
+    return isinstance(content, dict) and MARK in content
 
 
 class _Pickler(pickle.Pickler):
@@ -77,16 +84,6 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-class _Unpickler(pickle.Unpickler):
-    """Knows arrays and nothing else."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        known = {("numpy", "ndarray"): np.ndarray, ("builtins", "bytearray"): bytearray}
-        if (module, name) not in known:
-            raise pickle.UnpicklingError(f"{module}.{name} is not an array")
-        return known[module, name]
-
-
 def _read(path: Path) -> Any:
-    with path.open("rb") as file:
-        return _Unpickler(file).load()
+    size = check_regular(path)
+    return Machine(map_file(path), CARP_ARRAYS, Budget(2 * size + VALUES)).run() if size else None

@@ -10,6 +10,7 @@ from torch import nn
 
 from carp.features.exported import MARK
 from carp.features.portable.encoder import Portable
+from carp.regular_file import check_regular
 
 
 def write(portable: Portable, path: Path) -> None:
@@ -31,6 +32,7 @@ def reload(portable: Portable, path: Path) -> nn.Module:
 def is_own(path: Path) -> bool:
     """Whether the metadata have CARP's mark."""
     try:
+        check_regular(path)
         with safe_open(path, framework="pt") as file:
             return MARK in (file.metadata() or {})
     except (OSError, SafetensorError):

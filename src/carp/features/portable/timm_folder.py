@@ -14,8 +14,10 @@ from carp.errors import ModelError
 from carp.features.exported import MARK
 from carp.features.portable.encoder import Portable
 from carp.features.portable.same_network import first_difference, layers_of
+from carp.regular_file import read_regular
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_LARGEST_CONFIG = 2**20  # bytes
 
 
 def write(portable: Portable, path: Path) -> None:
@@ -36,8 +38,8 @@ def is_own(path: Path) -> bool:
     """Whether the folder holds nothing but what `write` puts there."""
     try:
         names = {file.name for file in path.iterdir()}
-        return names == {_CONFIG, _WEIGHTS} and MARK in json.loads((path / _CONFIG).read_text())
-    except (OSError, ValueError, TypeError):
+        return names == {_CONFIG, _WEIGHTS} and MARK in json.loads(read_regular(path / _CONFIG, _LARGEST_CONFIG))
+    except (OSError, ValueError, TypeError, RecursionError):
         return False
 
 

@@ -1,6 +1,5 @@
 """A state dict of `torchvision.models.resnet50` (or another ResNet of torchvision) without its classifier."""
 
-import zipfile
 from collections import OrderedDict
 from pathlib import Path
 
@@ -8,9 +7,10 @@ import torch
 from torch import nn
 
 from carp.features.exported import MARK, METADATA, SIGNATURE
-from carp.features.foreign.safe_file import read_checkpoint
 from carp.features.portable.encoder import Portable
 from carp.features.portable.same_network import torchvision_name, torchvision_network
+from carp.restricted.archive import pickle_contains
+from carp.restricted.checkpoint_file import read_checkpoint
 
 
 def write(portable: Portable, path: Path) -> None:
@@ -31,9 +31,4 @@ def reload(portable: Portable, path: Path) -> nn.Module:
 
 def is_own(path: Path) -> bool:
     """Whether the metadata have CARP's mark; the pickle in the file is looked at, not read."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            pickles = [name for name in archive.namelist() if name.endswith("/data.pkl")]
-            return any(SIGNATURE in archive.read(name) for name in pickles)
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return False
+    return pickle_contains(path, SIGNATURE)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from carp.errors import DataError
-from carp.evaluation.plain_pickle import read_plain_pickle
+from carp.restricted import read_plain_pickle
 
 PLAIN = {"names": ["a", "ß"], "numbers": [1, -2, 10**30, 1.5, True, None], "nested": {"x": [[1], (2, 3)], "y": b"z"}}
 
@@ -98,7 +98,6 @@ ATTACKS: dict[str, Callable[[str], bytes]] = {
         b"cnumpy.core.multiarray\n_reconstruct\n(tR(I1\n(L99999999999L\ntcnumpy\ndtype\n(S'i8'\ntRI00\nS'x'\ntb."
     ),
     "bytes of any length": by_instruction(b"c__builtin__\nbytes\n(I99999999999\ntR."),
-    "a huge memo": by_instruction(b"\x80\x02Nr\xff\xff\xff\x7f."),
     "a structured type": by_instruction(b"cnumpy\ndtype\n(S'i8,O'\ntR."),
 }
 
@@ -164,11 +163,65 @@ def test_random_bytes_run_nothing_and_are_told_in_a_line() -> None:
             assert "\n" not in str(error)
 
 
+def nested(kind: bytes, depth: int) -> bytes:
+    opening, closing = {b"list": (b"]", b"a"), b"tuple": (b")", b"\x85"), b"dict": (b"}K\x01", b"s")}[kind]
+    return (
+        b"\x80\x02" + (opening * depth + b"N" + closing * depth if kind != b"tuple" else b"N" + closing * depth) + b"."
+    )
+
+
+@pytest.mark.parametrize("kind", [b"list", b"tuple", b"dict"])
+def test_depth(kind: bytes) -> None:
+    read_plain_pickle(nested(kind, 90), "it")
+    for depth in (101, 1_000, 300_000):
+        with pytest.raises(DataError, match="more than 100 deep"):
+            read_plain_pickle(nested(kind, depth), "it")
+
+
+def test_depth_that_is_made_from_outside_in() -> None:
+    """Every list is put into the one before while it is still empty."""
+    raw = b"\x80\x02]q\x00" + b"]q\x01ah\x01q\x00" * 5000 + b"."
+    inside_out = b"\x80\x02]q\x00h\x00" + b"]q\x01ah\x01" * 5000 + b"1h\x00."
+    for pickled in (raw, inside_out.replace(b"1h", b"h")):
+        try:
+            value = read_plain_pickle(pickled, "it")
+        except DataError as error:
+            assert "deep" in str(error)
+        else:
+            assert len(repr(value)) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"\x80\x02}(" + b"\x85" * 0 + b")" + b"\x85" * 50_000 + b"K\x01u.", "a tuple is the key"),
+        (b"\x80\x02}(\x8a\x09" + b"\xff" * 8 + b"\x7fK\x01u.", "a int is the key"),
+        (b"\x80\x04\x8b\xff\xff\xff\x7f.", "is no whole pickle"),
+        (b"\x80\x04\x8b\x00\x00\x00\x80.", "is no whole pickle"),
+        (b"\x80\x04\x8e" + b"\xff" * 8 + b".", "is no whole pickle"),
+        (b"\x80\x04\x8d" + b"\xff" * 7 + b"\x7f.", "is no whole pickle"),
+        (b"\x80\x04X\xff\xff\xff\xffabc.", "is no whole pickle"),
+        (b"\x80\x05\x96" + b"\xff" * 8 + b".", "is no whole pickle"),
+        (b"L" + b"9" * 5_000 + b"L\n.", "a whole number of 5,000 digits"),
+        (b"\x80\x02\x8b\x00\x10\x00\x00" + b"1" * 4096 + b".", "a whole number of 4,096 bytes"),
+        (b"\x80\x02j\xff\xff\xff\x7f.", "recalls value"),
+    ],
+)
+def test_false_lengths_and_keys(raw: bytes, said: str) -> None:
+    with pytest.raises(DataError, match=said) as caught:
+        read_plain_pickle(raw, "it")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_huge_memo_takes_no_memory() -> None:
+    assert read_plain_pickle(b"\x80\x02Nr\xff\xff\xff\x7f.", "it") is None
+
+
 def test_values_that_refer_to_themselves_or_to_one_another_a_million_times() -> None:
     circle: list[Any] = []
     circle.append(circle)
-    read = read_plain_pickle(pickle.dumps(circle), "it")
-    assert read[0] is read
+    with pytest.raises(DataError, match="one of its values contains itself"):
+        read_plain_pickle(pickle.dumps(circle), "it")
     laughs: list[Any] = ["ha"]
     for _ in range(60):
         laughs = [laughs] * 10
