@@ -28,8 +28,8 @@ def test_a_run(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
     assert "ap75" in out.lower()
     (file,) = (tmp_path / "results").iterdir()
     result = read_result(file)
-    assert file.name.startswith("detection-voc0712-teacher-")
-    assert result.data["name"] == "voc0712"
+    assert file.name.startswith("detection-2007_trainval_2012_trainval-teacher-")
+    assert result.data["name"] == "2007:trainval 2012:trainval", "VOC07+12 has 16,551 images, this has a few"
     assert (result.model["name"], result.model["branch"]) == (run.name, "teacher")
     assert result.settings["iterations"] == 3
     before = json.loads(file.read_text())["values"]

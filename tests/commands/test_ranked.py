@@ -3,6 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
+import carp
+from carp.commands.attack import attack
 from tests.commands.conftest import Cli, assert_one_line
 
 
@@ -28,6 +32,40 @@ def test_mistakes(cli: Cli, run: Path, flat: Path, labelled: Path, tmp_path: Pat
     assert_one_line(cli("eval", "copies", run, "--data", labelled, "side=0"), "side must be at least 1 pixel")
     assert_one_line(cli("eval", "copies", run, "--data", labelled, "--size", 64), "side=320")
     assert_one_line(cli("eval", "copies", run, "--data", labelled), "holds no copies", "carp data attack")
+
+
+@pytest.mark.parametrize("written", ["depth=None", "depth=null"])
+def test_a_setting_without_a_limit_is_none_as_documented(
+    written: str, cli: Cli, run: Path, flat: Path, tmp_path: Path
+) -> None:
+    attack(flat, out=tmp_path / "copies", attacks=["blur"], limit=30)
+    words = ["eval", "copies", run, "--data", tmp_path / "copies", "side=32", "--branch", "teacher", "--out", tmp_path]
+    for setting in ("depth=1", written):
+        code, _, err = cli(*words, setting)
+        assert code == 0, err
+    found = {
+        read["settings"]["depth"]: read["values"]["map"]
+        for read in (json.loads(path.read_text()) for path in (tmp_path / "results").iterdir())
+    }
+    assert found["all"] > found[1]
+    result = carp.evaluate("copies", run, tmp_path / "copies", side=32, depth=None, out=tmp_path)
+    assert result.values["map"] == found["all"]
+
+
+def test_whole_queries_are_none_as_documented(run: Path, labelled: Path, tmp_path: Path) -> None:
+    names = sorted(path.name for path in labelled.glob("*/*.png"))
+    one = {"bbx": [0.0, 0.0, 16.0, 16.0], "easy": [1], "hard": [2], "junk": []}
+    truth = {"imlist": names[1:], "qimlist": names[:1], "gnd": [one]}
+    (tmp_path / "truth.json").write_text(json.dumps(truth))
+    values = {}
+    for boxes in (True, False, None, "None"):
+        result = carp.evaluate(
+            "retrieval", run, labelled, truth=tmp_path / "truth.json", boxes=boxes, out=tmp_path / "out"
+        )
+        assert result.settings["boxes"] is (boxes is True)
+        assert "name" not in result.data, "one query is not revisited Oxford"
+        values[boxes] = result.values
+    assert values[False] == values[None] == values["None"]
 
 
 def test_a_misspelt_method(cli: Cli, tmp_path: Path, flat: Path) -> None:

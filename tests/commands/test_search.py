@@ -106,6 +106,17 @@ def test_mistakes_of_search(cli: Cli, made: Path, photos: Path, run: Path, recip
     assert_one_line(cli("search", made, image, "--model", tmp_path / "other"), "is not the model", run.name)
 
 
+def test_features_of_an_older_transform_are_searched_with_a_warning(photos: Path, run: Path, tmp_path: Path) -> None:
+    carp.embed(run, photos, tmp_path / "features")
+    manifest = tmp_path / "features" / "store.json"
+    read = json.loads(manifest.read_text())
+    del read["origin"]["transform"]["transform"], read["sha256"], read["files"]
+    manifest.write_text(json.dumps(read))
+    folder = index(tmp_path / "features")[1]
+    with pytest.warns(UserWarning, match="another version of the image transform.*embed and index again"):
+        assert search(folder, photos / "001.png", k=1)[0].matches[0].place == str(photos / "001.png")
+
+
 def test_a_model_that_moved_is_asked_for(cli: Cli, photos: Path, run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     carp.embed(tmp_path / "run", photos, tmp_path / "features")

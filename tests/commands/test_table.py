@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from carp.evaluation.result import Result
 from tests.commands.conftest import Cli
@@ -117,6 +118,38 @@ def test_files_of_every_format(cli: Cli, two: list[Path], tmp_path: Path) -> Non
         code, out, _ = cli("table", *two, "--with-paper", "--out", tmp_path / name)
         assert (code, out) == (0, f"table: {tmp_path / name}\n")
         assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_a_wide_table_is_a_picture_of_several_below_each_other(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for data in ("birds", "signs", "photographs"):
+        values = {f"{name}_k{k}": 0.5 for name in ("top1", "top5", "mean_per_class") for k in (10, 20, 100, 200)}
+        write(tmp_path / f"{data}.json", "a-model-with-a-long-name", 0.5, data=data, **values)
+    assert cli("table", tmp_path, "--all", "--out", tmp_path / "t.png")[0] == 0
+    with Image.open(tmp_path / "t.png") as picture:
+        assert picture.width <= 1900
+        assert picture.height <= 2 * picture.width
+    assert cli("table", tmp_path / "birds.json", "--out", tmp_path / "one.png")[0] == 0
+    with Image.open(tmp_path / "one.png") as picture:
+        assert picture.height < 300, "a narrow table stays one"
+
+
+def test_an_own_folder_is_not_put_beside_published_numbers(cli: Cli, tmp_path: Path) -> None:
+    for name, train in (("own", "/data/flowers/train"), ("checked", "dataset:flowers:train")):
+        model = {"name": name, "hash": name, "branch": "teacher"}
+        data = {"train": train, "test": "leave one out", "fingerprints": [name]}
+        Result("knn", {"top1@20": 0.9}, data=data, model=model).write(tmp_path / f"{name}.json")
+    own, checked = tmp_path / "own.json", tmp_path / "checked.json"
+    assert "Oxford Flowers-102" not in cli("table", own, "--format", "md")[1]
+    assert_one_line(cli("table", own, "--with-paper"), "nothing for knn on flowers (own folder)")
+    assert_one_line(cli("table", own, "--layout", "knn"), "knn on flowers (own folder)")
+    out = cli("table", checked, "--with-paper", "--format", "md")[1]
+    assert "Oxford Flowers-102" in out
+    assert "80.0" in out
+    out = cli("table", own, checked, "--with-paper", "--format", "csv")[1]
+    rows = {row["model"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert rows["own (teacher)"]["knn flowers top1_k20"] == ""
+    assert rows["own (teacher)"]["knn flowers (own folder) top1_k20"] == "90"
 
 
 def test_names_with_the_signs_of_every_format(cli: Cli, tmp_path: Path) -> None:

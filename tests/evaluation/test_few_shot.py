@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional as F
 
-from carp.errors import DataError
+from carp.errors import ConfigError, DataError
 from carp.evaluation.few_shot import draw_multi_label, draw_single_label, few_shot
 from carp.evaluation.linear_grid import LinearGrid, Member, shuffled
 
@@ -117,3 +118,30 @@ def test_a_draw_without_negatives_is_an_error() -> None:
     x = rng.standard_normal((20, 3)).astype(np.float32)
     with pytest.raises(DataError, match="images of a draw show class 0"):
         few_shot(x, labels, x, labels, shots=(2,), runs=1)
+
+
+def relu_features(count: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """20 classes, features like those of a ResNet: none is negative."""
+    rng = np.random.default_rng(0)
+    centres, labels = rng.standard_normal((20, 64)), np.arange(count) % 20
+    return np.maximum(centres[labels] + 1.5 * rng.standard_normal((count, 64)), 0).astype(np.float32), labels
+
+
+def test_the_number_of_images_in_the_last_batch_is_no_matter() -> None:
+    x, y = relu_features(3000)
+    found = {
+        count: few_shot(x[:count], y[:count], x[1000:], y[1000:], shots=["full"]).values["top1@full"]
+        for count in (768, 769, 770, 781)  # three batches of 256, and 1, 2 and 13 images more
+    }
+    assert max(found.values()) - min(found.values()) < 0.01, found
+
+
+def test_predictions_are_right_as_often_as_reported() -> None:
+    x, y = relu_features(400)
+    result = few_shot(x[:200], y[:200], x[200:], y[200:], shots=[1, "full"], runs=2, predict=True)
+    assert list(result.predicted) == ["@1 run 0", "@1 run 1", "@full"]
+    for end, value in (("@1 run 0", result.details["1"][0]["top1"]), ("@full", result.values["top1@full"])):
+        assert (result.predicted[end].classes == y[200:]).mean() == pytest.approx(value)
+    several = np.eye(20, dtype=np.int64)[y]
+    with pytest.raises(ConfigError, match="several labels"):
+        few_shot(x[:200], several[:200], x[200:], several[200:], predict=True)

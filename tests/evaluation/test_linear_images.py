@@ -21,6 +21,7 @@ from carp.checkpoint import list_checkpoints, load_newest
 from carp.data.batch_views import batch_views
 from carp.data.crops import Crops
 from carp.data.loader import normalise
+from carp.data.order import even_batches
 from carp.data.source import ArraySource, FolderSource
 from carp.data.view_parameters import crop_and_flip
 from carp.errors import BadImagesError, CarpError, ConfigError, DataError
@@ -119,8 +120,8 @@ def plain(case: Case, member: Member, seen: np.ndarray) -> nn.Linear:
     order = Crops(case.train, np.arange(TRAIN), size=32, batch_size=BATCH, seed=SEED)
     for epoch in range(EPOCHS):
         indices = order.of_epoch(epoch)
-        for first in range(0, TRAIN, BATCH):
-            rows = [i for i in indices[first : first + BATCH] if seen[i]]
+        for batch in even_batches(TRAIN, BATCH):
+            rows = [i for i in indices[batch] if seen[i]]
             images = [
                 batch_views(case.train.images[[i]], [crop_and_flip(32)], seed=SEED, epoch=epoch, indices=np.array([i]))[
                     0
@@ -165,7 +166,7 @@ def test_the_whole_grid_is_chosen_from_by_what_was_held_out(case: Case) -> None:
     assert len(rows) == 40
     assert result.details["chosen"]["held_out_top1"] == max(row["held_out_top1"] for row in rows)
     assert result.values["top1"] == result.details["chosen"]["test_top1"]
-    assert result.values["best_top1_on_test"] == max(row["test_top1"] for row in rows)
+    assert result.values["best_top1_on_test"] == max(row["test_top1"] for row in rows) >= result.values["top1"]
     assert result.values["top5"] >= result.values["top1"]
     assert len({row["test_top1"] for row in rows}) > 3, "members must differ"
     other = case(test_labels=(case.test.labels + 1) % CLASSES)

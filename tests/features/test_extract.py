@@ -11,9 +11,10 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torchvision import transforms
 
 import carp
-from carp.data.loader import one_ahead
+from carp.data.loader import normalise, one_ahead
 from carp.data.memory import hold_in_memory
 from carp.data.source import ArraySource, FolderSource, Source
 from carp.errors import DataError, UnreadableImageError
@@ -21,6 +22,7 @@ from carp.features.extract import _batches, extract
 from tests.helpers import TINY, tiny_images, write_images, write_recipe
 
 CPU = torch.device("cpu")
+BICUBIC = transforms.InterpolationMode.BICUBIC
 BAD = [4, 5, 6, 7, 20]  # a whole batch of four, and one more
 
 
@@ -63,6 +65,17 @@ def test_features_are_those_of_the_readable_images(
     first = sorted(damaged.glob("*/*.png"))[4]
     note = f"5 of 24 images of {damaged} cannot be read and are left out; the first is {first}: the file is empty."
     assert found.note() == note
+
+
+@pytest.mark.parametrize("shape", [(45, 33), (20, 31), (32, 97)])
+def test_images_held_in_memory_for_training_are_seen_as_in_evaluation(shape: tuple[int, int], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    source = FolderSource(write_images(tmp_path, rng.integers(0, 256, (3, *shape, 3), dtype=np.uint8)))
+    from_files, held = (extract(nn.Flatten(), s, size=32, device=CPU) for s in (source, hold_in_memory(source, 32)))
+    np.testing.assert_array_equal(from_files.features, held.features)
+    seen = [transforms.CenterCrop(32)(transforms.Resize(32, BICUBIC)(Image.open(source.place(i)))) for i in range(3)]
+    expected = normalise(torch.from_numpy(np.stack([np.array(x) for x in seen])).permute(0, 3, 1, 2), CPU)
+    np.testing.assert_array_equal(held.features, expected.flatten(1).numpy())
 
 
 def test_strict_extraction_and_a_source_without_any_readable_image_raise(damaged: Path) -> None:

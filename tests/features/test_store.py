@@ -112,6 +112,20 @@ def test_a_store_of_something_else_is_refused_with_what_differs(images: Path, tm
         encoder().store(other, folder)
 
 
+def test_features_of_an_older_transform_are_neither_found_nor_mixed(images: Path, tmp_path: Path) -> None:
+    source, folder = FolderSource(images), tmp_path / "store"
+    store = encoder().store(source, folder)
+    current = store.origin.transform["transform"]
+    read = json.loads((folder / "store.json").read_text())
+    del read["origin"]["transform"]["transform"], read["sha256"], read["files"]  # as the first version wrote it
+    (folder / "store.json").write_text(json.dumps(read))
+    old = open_store(folder)
+    assert len(old.features) == 27
+    assert old.origin.key() != store.origin.key()
+    with pytest.raises(DataError, match=f"with version 1 of the transform, not {current}"):
+        encoder().store(source, folder)
+
+
 def test_a_folder_with_other_files_and_a_file_are_refused_untouched(images: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")

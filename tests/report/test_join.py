@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+from carp.data.datasets import BY_NAME
 from carp.evaluation.result import Result
-from carp.report.columns import AVERAGE, Column, column_of, data_name, headings, headline_columns, in_order
+from carp.report.columns import AVERAGE, Column, column_of, headings, headline_columns, in_order, name_of_data
 from carp.report.join import Row, Source, Table, Value, join, shown, with_averages
+from carp.report.paper import layouts
 
 K20 = Column("knn", "cifar10", "top1_k20")
 
@@ -20,16 +22,30 @@ def at(place: str, content: Result, when: str = "") -> Source:
 
 def test_names_of_values_and_data_may_be_spelt_in_several_ways() -> None:
     for protocol, data, name in (
-        ("knn", "cifar10", "top1_k20"),
-        ("knn", "CIFAR-10", "knn_top1_k20"),
-        ("knn", "torchvision:CIFAR10:train", "top1@20"),
-        ("knn", "/data/cifar10/train", "top1_k20"),
+        ("knn", {"name": "cifar10"}, "top1_k20"),
+        ("knn", {"name": "CIFAR-10"}, "knn_top1_k20"),
+        ("knn", {"train": "dataset:cifar10:train"}, "top1@20"),
+        ("knn", {"train": "dataset:CIFAR10"}, "top1_k20"),
     ):
-        assert column_of(protocol, data, name) == K20
+        assert column_of(protocol, name_of_data(data), name) == K20
     assert column_of("few_shot", "voc07", "map@4") == Column("few-shot", "voc07", "map_n4")
     assert column_of("few-shot", "voc07", "map@full") == Column("few-shot", "voc07", "map_full")
-    assert data_name("/photos/my birds/train/") == "my birds"
-    assert data_name("train") == "train"
+    assert name_of_data({"train": "/photos/my birds/train/"}) == "my birds"
+    assert name_of_data({"train": "train"}) == "train"
+    assert name_of_data({}) == "data"
+
+
+def test_a_folder_never_has_the_name_of_a_published_data_set() -> None:
+    published = {column.data for table in layouts().values() for column in table.columns} | set(BY_NAME)
+    names = ["flowers", "Oxford Flowers-102", "CIFAR10", "roxford5k", "Copydays", "voc0712", "average", "pets"]
+    for name in names:
+        for place in (name, f"/data/{name}", f"/data/{name}/train", f"D:\\{name}\\test"):
+            found = name_of_data({"train": place, "test": "leave one out", "fingerprints": ["1"]})  # old files, too
+            assert found == f"{name} (own folder)"
+            assert found not in published
+            shown = headings([column_of("knn", found, "top1@20")])
+            assert "Oxford Flowers-102" not in (*shown.groups, shown.title) or name == "Oxford Flowers-102"
+    assert name_of_data({"train": "torchvision:Flowers102:train"}) == "torchvision:Flowers102:train"
 
 
 def test_shares_become_percent_and_deviations_stand_beside_them() -> None:

@@ -50,7 +50,7 @@ def _eval(
     resize: words.Resize = None,
     precision: words.Precision = "fp32",
     cached: Annotated[
-        bool, typer.Option("--cached", help="linear: on stored features, without random crops; seconds.")
+        bool, typer.Option("--cached", help="linear: on stored features, without random crops; minutes, not hours.")
     ] = False,
     weights: Annotated[
         str | None, typer.Option(help="FILE or METHOD:FILE, in the place of a run: another way to name the model.")
@@ -64,12 +64,19 @@ def _eval(
     root: words.Root = None,
     download: words.Download = False,
     device: words.Device = "auto",
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="A .csv or .parquet file for one row per test image; also predictions=FILE."),
+    ] = None,
 ) -> None:
     """Evaluate the student and the teacher of a run, weights of another method, or stored features."""
     plain = [*([model] if model and ("=" in model or model.startswith("-")) else []), *(settings or [])]
     if plain and plain[0] == model:
         model = None
     model = weights or model
+    for word in [word for word in plain if word.startswith("predictions=")]:
+        predictions = Path(word.partition("=")[2])
+        plain.remove(word)
     overrides = words.parse_protocol(context, protocol, plain)
     overrides |= {key: value for key, value in (("queries", queries), ("truth", truth)) if value is not None}
     if not data:
@@ -104,6 +111,7 @@ def _eval(
         branches=[*(branch or usual), *(["raw pixels", "untrained"] if baselines else [])],
         test=overrides.pop("test", test),  # a setting of detection
         cached=cached,
+        predictions=predictions,
         out=out,
         device=device,
         quiet=False,
@@ -115,6 +123,8 @@ def _eval(
         for note in notes:
             say(f"note: {note}", err=True)
         say(f"results: {home_of(model, out) / 'results'}")
+        if predictions is not None:
+            say(f"predictions: {predictions}")
 
 
 @app.command("datasets")

@@ -23,7 +23,8 @@ Branches = Annotated[
 Layer = Annotated[str, typer.Option(help="Which output: encoder (pooled), projector, or a layer such as layer3.")]
 Size = Annotated[int | None, typer.Option(min=1, help="Side of the images in pixels. Default: that of training.")]
 Resize = Annotated[
-    int | None, typer.Option(min=1, help="Shorter side before the centre is cut. Default: 8/7 of the size.")
+    int | None,
+    typer.Option(min=1, help="Shorter side before the centre is cut. Default: 8/7 of --size; --size up to 64."),
 ]
 Precision = Annotated[str, typer.Option(help="Of the encoder: fp32 or bf16.")]
 Root = Annotated[Path | None, typer.Option(help="Folder of torchvision's data sets.")]

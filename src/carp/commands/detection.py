@@ -9,6 +9,7 @@ from typing import Any
 from carp import distributed
 from carp.commands.labelled import home_of
 from carp.commands.result_files import write_result
+from carp.data.datasets import VOC0712_SIZES
 from carp.data.source import Openable
 from carp.device import choose_device
 from carp.errors import ConfigError, DataError
@@ -88,10 +89,11 @@ def evaluate_detection(
         )
     about = {"hash": encoder.origin["weights"], "branch": encoder.origin.get("branch", "")}  # of a run, or its export
     about |= {"epochs": epochs} if (epochs := encoder.origin.get("epochs")) else {}
+    is_whole = (train, test) == (TRAIN, TEST) and tuple(len(part) for part in images) == VOC0712_SIZES
     result = replace(
         result,
         data={
-            "name": "voc0712" if (train, test) == (TRAIN, TEST) else " ".join(train),
+            "name": "voc0712" if is_whole else " ".join(train),
             "train": " ".join(train),
             "test": " ".join(test),
             "fingerprints": [fingerprint(part) for part in images],

@@ -8,7 +8,7 @@ from carp.commands.stored import open_images, store_features
 from carp.data.source import Openable
 from carp.errors import ConfigError, nearest
 from carp.features.encoder import load
-from carp.features.export import write_csv, write_parquet
+from carp.features.export import require_pyarrow, write_csv, write_parquet
 from carp.features.extract import Precision
 from carp.features.layers import ENCODER
 from carp.features.store import Store
@@ -44,7 +44,8 @@ def embed(
         branch: Which encoder of a run.
         layer: `encoder` (pooled output), `projector`, or the name of a layer.
         size: Side of the images in pixels; that of training if None.
-        resize: What their shorter side is scaled to before the centre is cut; 8/7 of `size` if None.
+        resize: What their shorter side is scaled to before the centre is cut; if None 8/7 of `size`, and `size` itself
+            where that is at most 64.
         precision: `bf16` is faster where the processor supports it.
         batch_size: Images at a time.
         form: `parquet` and `csv` write one file more into the folder.
@@ -55,6 +56,8 @@ def embed(
     """
     if form not in FORMS:
         raise ConfigError(f"there is no format '{form}'.{nearest(form, FORMS)} Formats: {', '.join(FORMS)}.")
+    if form == "parquet":
+        require_pyarrow("--format parquet")  # before hours of encoding
     display = Display(quiet=quiet or distributed.rank() > 0)
     encoder = load(model, branch, layer=layer, size=size, resize=resize, device=device)
     source = open_images(data, model, display, root=root, download=download)

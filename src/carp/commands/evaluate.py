@@ -8,12 +8,13 @@ from typing import Any, cast
 
 from carp import distributed
 from carp.commands.evaluation_notes import notes_on, usual_neighbours
-from carp.commands.labelled import LINEAR, Inputs, home_of
+from carp.commands.labelled import LINEAR, Inputs, Labelled, home_of
+from carp.commands.predictions import Predictions, check_predictions
 from carp.commands.protocols import ALL, OF_ALL, check_options, check_protocol, check_setting_names, find_protocol
 from carp.commands.result_files import write_result
 from carp.data.source import Openable
 from carp.device import choose_device
-from carp.errors import DataError
+from carp.errors import CarpError, DataError, MissingExtraError
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear_images import linear_on_images
 from carp.evaluation.protocols import check_settings
@@ -21,7 +22,7 @@ from carp.evaluation.result import Result
 from carp.features.encoder import is_weights, load
 from carp.features.extract import Precision
 from carp.features.layers import ENCODER
-from carp.features.store import Origin, Store
+from carp.features.store import Store
 from carp.run_folder import versions
 from carp.training.display import Display
 
@@ -64,6 +65,7 @@ def evaluate(
     root: str | Path | None = None,
     download: bool = False,
     device: str = "auto",
+    predictions: str | Path | None = None,
     quiet: bool = True,
     **settings: Any,
 ) -> Result:
@@ -84,13 +86,16 @@ def evaluate(
         branch: Which encoder of the run: `teacher`, `student`, `untrained` or `raw pixels`.
         layer: `encoder` (pooled output), `projector`, or the name of a layer.
         size: Side of the images in pixels; that of training if None.
-        resize: What their shorter side is scaled to before the centre is cut; 8/7 of `size` if None.
+        resize: What their shorter side is scaled to before the centre is cut; if None 8/7 of `size`, and `size` itself
+            where that is at most 64.
         precision: Of the encoder, `fp32` or `bf16`.
-        cached: Train linear classifiers on stored features, not on random crops of the images: seconds for hours.
+        cached: Train linear classifiers on stored features, not on random crops of the images: minutes, not hours.
         out: Folder for `features` and `results`; the run if None, or for weights a folder of their name, here.
         root: Folder of torchvision's data sets.
         download: Let torchvision fetch what is missing.
         device: Where to run.
+        predictions: A .csv or .parquet file for one row per test image: its path, its class, the class that is
+            predicted and how sure that is. For knn, kmeans, linear and few-shot.
         quiet: Show no progress.
         **settings: Those of the protocol, such as `k=20`.
 
@@ -100,10 +105,14 @@ def evaluate(
     """
     making = Making(layer, size, resize, precision, out, root, download, device)
     settings = _checked(protocol, making, test, settings, cached=cached)
+    wanted = None if predictions is None else Predictions(check_predictions(predictions, protocol))
     if find_protocol(protocol).takes == "boxes":
         return _on_boxes(model, data, test, branch, making, settings, quiet=quiet)
     inputs = making.inputs(model, branch, Display(quiet=quiet or distributed.rank() > 0))
-    return _evaluate(protocol, inputs, data, test, settings, cached=cached)
+    result = _evaluate(protocol, inputs, data, test, settings, cached=cached, predictions=wanted)
+    if wanted is not None and distributed.is_first():
+        wanted.write()
+    return result
 
 
 def evaluate_branches(
@@ -114,6 +123,7 @@ def evaluate_branches(
     branches: Sequence[str] = ("student", "teacher"),
     test: Openable | None = None,
     cached: bool = False,
+    predictions: str | Path | None = None,
     quiet: bool = True,
     **options: Any,
 ) -> tuple[list[Result], list[str]]:
@@ -127,13 +137,16 @@ def evaluate_branches(
         branches: Encoders of the run.
         test: Labelled images to test on.
         cached: As in `evaluate`.
+        predictions: As in `evaluate`; one file for all encoders.
         quiet: Show no progress.
         **options: Those of `Making`, and the settings of the protocol.
 
     Returns:
-        The results, and notes: what was chosen, what is empty, which protocols the data do not allow.
+        The results, and notes: what was chosen, what is empty, which protocols the data do not allow or need an extra
+        that is not installed.
     """
     check_protocol(protocol)
+    wanted = None if predictions is None else Predictions(check_predictions(predictions, protocol))
     if model is None or is_weights(model):
         branches = ("teacher",)
     making = Making(**{f.name: options.pop(f.name) for f in fields(Making) if f.name in options})
@@ -141,7 +154,8 @@ def evaluate_branches(
     names = OF_ALL if protocol == ALL else (protocol,)
     settings = {name: _checked(name, making, test, options, cached=cached and protocol != ALL) for name in names}
     display = Display(quiet=quiet or distributed.rank() > 0)  # of all, so that nothing is told twice
-    results, refusals = list[Result](), dict[str, DataError]()
+    results, refusals = list[Result](), dict[str, CarpError]()
+    cached = cached or protocol == ALL
     for branch in branches:
         if find_protocol(names[0]).takes == "boxes":
             results.append(_on_boxes(model, data, test, branch, making, options, quiet=quiet))
@@ -149,13 +163,16 @@ def evaluate_branches(
         inputs = making.inputs(model, branch, display)
         for name in names:
             try:
-                results.append(_evaluate(name, inputs, data, test, settings[name], cached=cached or protocol == ALL))
-            except DataError as error:
+                results.append(_evaluate(name, inputs, data, test, settings[name], cached=cached, predictions=wanted))
+            except (DataError, MissingExtraError) as error:
                 if protocol != ALL or isinstance(error.__cause__, OSError):  # a full disk is no property of the data
                     raise
-                refusals[str(error)] = error
+                skipped = f"{name} was skipped: " if isinstance(error, MissingExtraError) else ""
+                refusals[f"{skipped}{error}"] = error
     if not results:
         raise next(iter(refusals.values()))
+    if wanted is not None and distributed.is_first():
+        wanted.write()
     if distributed.is_first():  # it was kept to continue, if interrupted
         shutil.rmtree(home_of(model, making.out) / LINEAR, ignore_errors=True)
     return results, list(dict.fromkeys([*refusals, *(note for r in results for note in notes_on(r, options))]))
@@ -205,13 +222,18 @@ def _evaluate(
     settings: dict[str, Any],
     *,
     cached: bool,
+    predictions: Predictions | None = None,
 ) -> Result:
     """One protocol with one encoder; the result is written if there is a place for it."""
+    tested = None
     if find_protocol(protocol).takes == "images":
         result, origin = find_protocol(protocol).load()(inputs, data, **settings)
-        described = {"train": origin.data["name"], "fingerprints": [origin.data["fingerprint"]]}
+        described = {**result.data, "train": origin.data["name"], "fingerprints": [origin.data["fingerprint"]]}
     else:
-        result, origin, described = _on_labelled(protocol, inputs, data, test, settings, cached=cached)
+        if predictions is not None:
+            settings = {**settings, "predict": True}
+        result, train, tested, described = _on_labelled(protocol, inputs, data, test, settings, cached=cached)
+        origin = train.origin
     result = replace(
         cast(Result, result),
         settings={**origin.transform, **result.settings},
@@ -219,6 +241,10 @@ def _evaluate(
         model=origin.model,
         versions=versions(),
     )
+    if predictions is not None and tested is not None:
+        labels = train.labels if tested.labels is None else tested.labels  # every image was left out in turn
+        assert labels is not None
+        predictions.add(result, tested, labels)
     if distributed.rank() == 0 and (inputs.out is not None or inputs.model is not None):
         write_result(result, inputs.folder)
     return result
@@ -232,8 +258,8 @@ def _on_labelled(
     settings: dict[str, Any],
     *,
     cached: bool,
-) -> tuple[Result, Origin, dict[str, Any]]:
-    """A protocol of labelled features: its result, the origin of the features, and what is said of the data."""
+) -> tuple[Result, Labelled, Labelled, dict[str, Any]]:
+    """A protocol of labelled features: its result, its training and test part, and what is said of the data."""
     found = find_protocol(protocol)
     opened = inputs.open_both(data, test, single=not found.several_labels)
     alone = opened[1] is None
@@ -254,4 +280,4 @@ def _on_labelled(
         "fingerprints": [part.origin.data["fingerprint"] for part in (train, tested)],
         "left_out": {part.name: part.left_out for part in (train, tested) if part.left_out},
     }
-    return result, train.origin, described
+    return result, train, tested, described

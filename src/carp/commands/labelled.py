@@ -15,7 +15,7 @@ from carp.evaluation.inputs import Features, Labels
 from carp.evaluation.linear_choice import choose_held_out
 from carp.features.encoder import Encoder, is_weights, split_weights
 from carp.features.extract import Precision
-from carp.features.store import Origin, Store, is_store, open_store
+from carp.features.store import Origin, Store, is_store, open_store, transform_differences
 from carp.training.display import Display
 
 FEATURES, LINEAR = "features", "linear"  # sub-folders: stored features, the state of linear classifiers
@@ -43,6 +43,12 @@ class Labelled:
     left_out: int
     """Images that cannot be read."""
     name: str
+    store: Store
+
+    def places(self) -> list[str]:
+        """Where the image of every row lies."""
+        everywhere = list(self.store.places())
+        return [everywhere[row] for row in np.searchsorted(self.store.image_of_row(), self.images)]
 
     def rows(self, chosen: NDArray[np.bool_], name: str) -> "Labelled":
         """Some of them."""
@@ -156,6 +162,7 @@ class Inputs:
             origin=origin,
             left_out=len(store.unreadable),
             name=data.name,
+            store=store,
         )
 
     def for_crops(self, data: Opened, train: Labelled) -> dict[str, Any]:
@@ -180,9 +187,9 @@ def _check_one_encoder(train: Labelled, test: Labelled) -> None:
         {"weights": part.origin.model["hash"][:8], "layer": part.origin.model["layer"], **part.origin.transform}
         for part in (train, test)
     )
-    if differing := [f"{name} {ours[name]} and {theirs.get(name)}" for name in ours if ours[name] != theirs.get(name)]:
+    if differing := transform_differences(ours, theirs):
         raise DataError(
-            f"the features of {train.name} and {test.name} were made in different ways ({', '.join(differing)}): embed "
+            f"the features of {train.name} and {test.name} were made in different ways ({'; '.join(differing)}): embed "
             "both with the same encoder and settings."
         )
 

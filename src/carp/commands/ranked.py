@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from carp.commands.labelled import FEATURES, Inputs
+from carp.data.datasets import COPYDAYS_SIZES, RETRIEVAL_SIZES
 from carp.data.names import by_name, names_of
 from carp.data.part import Part
 from carp.data.source import Openable, Source, single_labels, unlabelled
@@ -41,7 +42,7 @@ def retrieve(
     queries: str | Path | None = None,
     multi_scale: bool = False,
     max_side: int | None = None,
-    boxes: bool = True,
+    boxes: bool | None = True,
     whiten: str | Path | None = None,
     k: Sequence[int] = KS,
 ) -> tuple[Result, Origin]:
@@ -55,7 +56,7 @@ def retrieve(
         queries: Images that ask. Without them every image of `data` asks for the others.
         multi_scale: Three scales instead of one.
         max_side: Larger images are made smaller; None leaves them as they are.
-        boxes: Cut published queries to their boxes.
+        boxes: Cut published queries to their boxes; false or None leaves them whole.
         whiten: Other images to learn a whitening on.
         k: Depths at which the precision is taken.
     """
@@ -69,14 +70,16 @@ def retrieve(
         source = by_name(source, published.database, named_by=named_by)
         levels: Truth = published.levels()
         cut = published.boxes if boxes else None
+        sizes = len(published.queries), len(published.database)
+        name = next((name for name, known in RETRIEVAL_SIZES.items() if known == sizes), None)
     else:
         asking, cut = source if queries is None else inputs.images(queries), None
-        levels = {"": _judged(asking, source, truth)}
+        levels, name = {"": _judged(asking, source, truth)}, None
     database, origin = extract(source)
     asked = database if asking is source else extract(asking, boxes=cut)[0]
     result = retrieval(asked, database, levels, ks=k, whitening=_learned(inputs, whiten, extract))
     settings = {"multi_scale": multi_scale, "max_side": max_side, "boxes": cut is not None}
-    return replace(result, settings={**result.settings, **settings}), origin
+    return replace(result, settings={**result.settings, **settings}, data=_named(name)), origin
 
 
 def find_copies(
@@ -110,7 +113,14 @@ def find_copies(
     others = None if distractors is None else extract(inputs.images(distractors))[0]
     whitening = _learned(inputs, whiten, extract)
     result = copy_detection(copies, originals, found, distractors=others, whitening=whitening, depth=depth)
-    return replace(result, settings={**result.settings, "side": side}), origin
+    sizes = len(found.originals), sum(copy.attack == "strong" for copy in found.copies)
+    name = "copydays" if sizes == COPYDAYS_SIZES else None
+    return replace(result, settings={**result.settings, "side": side}, data=_named(name)), origin
+
+
+def _named(name: str | None) -> dict[str, str]:
+    """What a result says of data that are a published set by their sizes."""
+    return {} if name is None else {"name": name}
 
 
 def _judged(asking: Source, source: Source, relevance: str | Path | None) -> Sequence[Judged]:

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from carp.commands.pictures import StoredImages, places_of
+from carp.data.centre_crop import TRANSFORM
 from carp.data.decode import decode, read_file
 from carp.data.source import Openable, is_collection, open_source
 from carp.errors import CarpWarning, CheckpointError, ConfigError, DataError, UnreadableImageError
@@ -111,6 +112,12 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
         raise CheckpointError(
             f"{path} is not the model that made {store.folder} (its weights are {encoder.hash[:12]}, not "
             f"{about['hash'][:12]}): give {about['name']} with --model, or embed again."
+        )
+    if transform.get("transform", 1) != TRANSFORM:
+        warnings.warn(
+            f"the features in {store.folder} were made with another version of the image transform, so similarities to "
+            "new images are slightly off: embed and index again to remove the difference.",
+            stacklevel=3,
         )
     return encoder
 

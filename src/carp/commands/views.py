@@ -8,7 +8,8 @@ import numpy as np
 from carp.commands.inputs import open_data
 from carp.config import SMALL_IMAGE, Config
 from carp.data.batch_views import batch_views
-from carp.data.decode import Stored, decode, fit_square, pixel_limit, read_file
+from carp.data.centre_crop import resize_and_crop
+from carp.data.decode import Stored, decode, pixel_limit, read_file
 from carp.data.image_formats import SUFFIXES
 from carp.data.photo_views import photo_views
 from carp.data.source import Openable, Source
@@ -69,7 +70,7 @@ def _row(source: Source, index: int, config: Config, epoch: int) -> Row:
     stored = source.fetch(index)
     image = decode(stored, place)
     if config.global_size <= SMALL_IMAGE:
-        image = fit_square(image, config.global_size)
+        image = resize_and_crop(image, config.global_size, config.global_size)
         batch = batch_views(image[None].copy(), kinds, seed=seed, epoch=epoch, indices=np.array([index]))
         made = [(255 * view[0]).round().byte() for view in batch]
     else:

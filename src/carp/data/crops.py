@@ -1,7 +1,7 @@
 """Random crops and flips of chosen images, epoch after epoch: what a classifier on a frozen encoder trains on.
 
 A crop depends on (seed, epoch, index) alone, and the order on (seed, epoch), so that training continues at any step.
-Every chosen image comes once an epoch; the last batch of an epoch may be smaller. Unlike in pretraining nothing takes
+Every chosen image comes once per epoch, in batches of even size. Unlike in pretraining nothing takes
 the place of an image that cannot be read: the labels would no longer be in proportion.
 
 Shapes: B images, S side of a crop.
@@ -23,7 +23,7 @@ from carp.data.batch_views import batch_views
 from carp.data.decode import pixel_limit, pixels_allowed
 from carp.data.loader import by_workers, one_ahead, stack
 from carp.data.memory import HeldSource, hold_in_memory
-from carp.data.order import permutation
+from carp.data.order import even_batches, permutation
 from carp.data.photo_views import photo_views
 from carp.data.quarantine import Unreadable
 from carp.data.random import Purpose, seed_of
@@ -68,7 +68,8 @@ class Crops:
         self._chosen = np.zeros(len(source), dtype=np.bool_)
         self._chosen[indices] = True
         self.num_images = int(self._chosen.sum())
-        self.steps_per_epoch = -(-self.num_images // batch_size)
+        self._batches = even_batches(self.num_images, batch_size)
+        self.steps_per_epoch = len(self._batches)
 
     def batches(self, first_step: int, last_step: int) -> Generator[CropBatch]:
         """Yield the batches of steps first_step … last_step − 1, counted over all epochs."""
@@ -85,6 +86,11 @@ class Crops:
         order = permutation(len(self._source), seed, groups=groups, window=max(1, min(_WINDOW, window)))
         return order[self._chosen[order]]
 
+    def images_until(self, step: int) -> int:
+        """How many images the steps before this one take."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        return epoch * self.num_images + (self._batches[place].start if place else 0)
+
     def _steps(self, first_step: int, last_step: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """(epoch, indices) of every step; under torchrun every process has a part of them."""
         epoch_order, order = -1, np.empty(0, dtype=np.int64)
@@ -92,7 +98,7 @@ class Crops:
             epoch, place = divmod(step, self.steps_per_epoch)
             if epoch != epoch_order:
                 epoch_order, order = epoch, self.of_epoch(epoch)
-            due = order[place * self.batch_size : (place + 1) * self.batch_size]
+            due = order[self._batches[place]]
             yield epoch, due[distributed.own_share(len(due))]
 
     def _small(self, source: ArraySource, first_step: int, last_step: int) -> Iterator[CropBatch]:

@@ -175,6 +175,12 @@ DATASETS = (
         "(https://github.com/visipedia/inat_comp/tree/master/2018)",
     ),
 )  # fmt: skip
+RETRIEVAL_SIZES = {"roxford5k": (70, 4_993), "rparis6k": (70, 6_322)}
+"""Queries and images of the sets whose ground truth is published."""
+COPYDAYS_SIZES = (157, 229)
+"""Originals and strong copies of Copydays."""
+VOC0712_SIZES = (16_551, 4_952)
+"""Training and test images of detection on VOC 2007 and 2012."""
 BY_NAME = {row.name: row for row in DATASETS}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import simplejpeg
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from carp.data.decode_limits import (
     bytes_allowed,
@@ -39,7 +39,6 @@ __all__ = [
     "Pixels",
     "Stored",
     "decode",
-    "fit_square",
     "format_of",
     "open_photo",
     "pixel_limit",
@@ -127,15 +126,6 @@ def format_of(stored: bytes, place: str) -> str:
     """The format of an encoded image as Pillow calls it: JPEG, PNG, …."""
     with _telling(stored, place), _opened(stored, place) as image:
         return image.format or "unknown"
-
-
-def fit_square(pixels: Pixels, size: int) -> Pixels:
-    """Scale the shorter side to `size` (bicubic) and cut the centre: [size, size, 3]."""
-    height, width, _ = pixels.shape
-    if height == width == size:
-        return pixels
-    image = Image.fromarray(pixels)
-    return np.array(ImageOps.fit(image, (size, size), Image.Resampling.BICUBIC))
 
 
 @contextmanager

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.config import SMALL_IMAGE, Config
-from carp.data.decode import Pixels, Stored, fit_square
+from carp.data.centre_crop import resize_and_crop
+from carp.data.decode import Pixels, Stored
 from carp.data.quarantine import Misses, Unreadable, nothing_to_read
 from carp.data.source import ArraySource, Source, read
 from carp.errors import UnreadableImageError
@@ -54,7 +55,7 @@ def hold_in_memory(
     progress: Progress = lambda _done, _all: None,
     missed: Callable[[Misses], None] = lambda _: None,
 ) -> ArraySource:
-    """Decode all images of a source to size × size (shorter side scaled, centre cut).
+    """Decode all images of a source to size × size, with the transform of evaluation.
 
     `missed` is told of images that cannot be read, as they are found.
     """
@@ -76,7 +77,7 @@ def hold_in_memory(
 def _decode(source: Source, size: int) -> Iterator[Pixels | UnreadableImageError]:
     def square(index: int) -> Pixels | UnreadableImageError:
         try:
-            return fit_square(read(source, index), size)
+            return resize_and_crop(read(source, index), size, size)
         except UnreadableImageError as error:
             return error
 

@@ -85,3 +85,12 @@ def _in_windows(groups: NDArray[np.int64], window: int, generator: np.random.Gen
             number, held = number + 1, 0
     chance = generator.random(int(groups.sum()))
     return np.lexsort((chance, np.repeat(window_of, groups)))
+
+
+def even_batches(count: int, most: int) -> list[slice]:
+    """The fewest batches of at most `most` images, whose sizes differ by one at most.
+
+    A small last batch would have the weight of a whole one in the last step of every epoch.
+    """
+    number = -(-count // most)
+    return [slice(i * count // number, (i + 1) * count // number) for i in range(number)]

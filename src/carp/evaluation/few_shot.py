@@ -8,6 +8,7 @@ Shapes: N images, F features, C classes.
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from carp.evaluation.inputs import (
 )
 from carp.evaluation.linear_grid import LinearGrid, Member, Rows, fit, in_order, shuffled
 from carp.evaluation.metrics import average_precision, scikit_learn
-from carp.evaluation.result import Result, mean_and_deviation
+from carp.evaluation.result import Predicted, Result, mean_and_deviation
 
 Shots = int | Literal["full"]
 Shown = NDArray[np.bool_]  # which images show which class, [N, C]
@@ -47,6 +48,7 @@ def few_shot(
     shots: Sequence[Shots] = SHOTS,
     runs: int = 5,
     seed: int = 0,
+    predict: bool = False,
     progress: Progress = silent,
 ) -> Result:
     """Train on n images of every class, drawn from the training features [N, F], and test on all test features.
@@ -63,6 +65,7 @@ def few_shot(
         shots: How many images of every class; numbers from 1, or `full`.
         runs: How often images are drawn; values are means over the runs.
         seed: Of the draws, and of the first weights and the order of a linear classifier.
+        predict: Also return what is predicted for every test image in every run; for one label per image only.
         progress: Called with (draws done, all).
 
     Returns:
@@ -71,22 +74,28 @@ def few_shot(
     """
     _check_settings(shots, runs)
     several = train_labels is not None and train_labels.ndim > 1
+    if several and predict:
+        raise ConfigError("few-shot has no single prediction for images with several labels: leave out predictions.")
     task = (_Machines if several else _Linear)(train, train_labels, test, test_labels, seed)
     values: dict[str, float] = {}
     spread: dict[str, float] = {}
     details: dict[str, list[dict[str, float]]] = {}
+    predicted: dict[str, Predicted] = {}
     for n in shots:
         draws = [np.arange(len(train))] if n == "full" else [task.draw(n, run) for run in range(runs)]
         found = []
         for run, rows in enumerate(draws):
-            found.append(task.classify(rows, run))
+            values_of_run, answers = task.classify(rows, run, predict=predict)
+            found.append(values_of_run)
+            if answers is not None:
+                predicted[f"@{n}" if len(draws) == 1 else f"@{n} run {run}"] = answers
             progress(len(details) * runs + run + 1, len(shots) * runs)
         details[str(n)] = [{"images": len(rows), **one} for rows, one in zip(draws, found, strict=True)]
         means, deviations = mean_and_deviation(found)
         values |= {f"{name}@{n}": mean for name, mean in means.items()}
         spread |= {f"{name}@{n}": deviation for name, deviation in deviations.items()}
     settings = {"shots": list(shots), "runs": runs, "seed": seed, **task.settings}
-    return Result("few-shot", values, settings, spread=spread, details=details)
+    return Result("few-shot", values, settings, spread=spread, details=details, predicted=predicted)
 
 
 def draw_single_label(labels: Labels, n: int, seed: int, run: int) -> Rows:
@@ -131,13 +140,15 @@ class _Linear:
     def draw(self, n: int, run: int) -> Rows:
         return draw_single_label(self._labels, n, self._seed, run)
 
-    def classify(self, rows: Rows, run: int) -> dict[str, float]:
+    def classify(self, rows: Rows, run: int, *, predict: bool) -> tuple[dict[str, float], Predicted | None]:
         seed = self._seed + run
         grid = LinearGrid([Member("sgd", _LR)], self._train.shape[1], self._num_classes, seed=seed)
         batches = shuffled(self._train, self._labels, rows, batch_size=_BATCH, seed=seed)
         fit(grid, batches, epochs=_EPOCHS, lr_factor=lambda epoch: 0.1 ** sum(epoch >= drop for drop in _DROPS))
-        found = grid.accuracy(in_order(self._test, self._truth, np.arange(len(self._test))))
-        return {"top1": found.top1[0], "mean_per_class": found.mean_per_class[0]}
+        everything = partial(in_order, self._test, self._truth, np.arange(len(self._test)))
+        found = grid.accuracy(everything())
+        values = {"top1": found.top1[0], "mean_per_class": found.mean_per_class[0]}
+        return values, grid.predict(everything(), 0) if predict else None
 
 
 class _Machines:
@@ -155,14 +166,14 @@ class _Machines:
     def draw(self, n: int, run: int) -> Rows:
         return draw_multi_label(self._shown, n, self._seed, run)
 
-    def classify(self, rows: Rows, _run: int) -> dict[str, float]:
+    def classify(self, rows: Rows, _run: int, *, predict: bool) -> tuple[dict[str, float], Predicted | None]:  # noqa: ARG002
         features, shown = self._train[rows] / self._norms[rows, None], self._shown[rows]
         both = [
             average_precision(self._truth[:, label], self._scores(features, shown[:, label], label))
             for label in range(shown.shape[1])
         ]
         area, eleven = np.mean(both, axis=0).tolist()
-        return {"map": area, "map11": eleven}
+        return {"map": area, "map11": eleven}, None
 
     def _scores(self, features: Features, shown: Shown, label: int) -> NDArray[np.float64]:
         """How sure the machine of one class is of every test image."""

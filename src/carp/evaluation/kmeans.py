@@ -10,8 +10,8 @@ import numpy as np
 
 from carp.errors import ConfigError, DataError, MissingExtraError
 from carp.evaluation.inputs import Features, Labels, Progress, check_classes, check_pair, normalised, silent
-from carp.evaluation.metrics import clustering_metrics
-from carp.evaluation.result import Result, mean_and_deviation
+from carp.evaluation.metrics import clustering_metrics, matched_classes, scikit_learn
+from carp.evaluation.result import Predicted, Result, mean_and_deviation
 
 
 def kmeans(
@@ -25,6 +25,7 @@ def kmeans(
     redos: int = 20,
     images_per_cluster: int | None = None,
     seeds: Sequence[int] = (0, 1, 2),
+    predict: bool = False,
     progress: Progress = silent,
 ) -> Result:
     """Cluster training features [N, F] and compare the clusters of the test features with their classes.
@@ -40,6 +41,8 @@ def kmeans(
         images_per_cluster: Fit on at most so many images per cluster, chosen by faiss (its own default is 256);
             None is all.
         seeds: The whole is done for every seed; values are means over them.
+        predict: Also return, for every seed, the class that the cluster of every test image is matched with; its score
+            is the cosine with the centre of the cluster.
         progress: Called with (seeds done, all).
 
     Returns:
@@ -66,14 +69,17 @@ def kmeans(
         "images_per_cluster": images_per_cluster or "all",
         "seeds": list(seeds),
     }
+    _faiss()
+    scikit_learn("metrics")  # before minutes of clustering
     fit, score = normalised(train, train_norms), normalised(test, test_norms)
     runs = []
     for done, seed in enumerate(seeds):
         progress(done, len(seeds))
         runs.append(_one(fit, score, truth, k, iterations, redos, images_per_cluster, seed))
-    values, spread = mean_and_deviation([metrics for metrics, _ in runs])
-    details = [{"seed": seed, **metrics, **counts} for seed, (metrics, counts) in zip(seeds, runs, strict=True)]
-    return Result("kmeans", values, settings, spread=spread, details={"seeds": details})
+    values, spread = mean_and_deviation([metrics for metrics, _, _ in runs])
+    details = [{"seed": seed, **metrics, **counts} for seed, (metrics, counts, _) in zip(seeds, runs, strict=True)]
+    predicted = {f"@seed {seed}": matched for seed, (_, _, matched) in zip(seeds, runs, strict=True)} if predict else {}
+    return Result("kmeans", values, settings, spread=spread, details={"seeds": details}, predicted=predicted)
 
 
 def _one(
@@ -85,8 +91,8 @@ def _one(
     redos: int,
     images_per_cluster: int | None,
     seed: int,
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Metrics and counts of one seed."""
+) -> tuple[dict[str, float], dict[str, float], Predicted]:
+    """Metrics, counts and matched classes of one seed."""
     clustering = _faiss().Kmeans(
         train.shape[1],
         k,
@@ -98,9 +104,11 @@ def _one(
         max_points_per_centroid=images_per_cluster or len(train),
     )
     objective = float(clustering.train(train))
-    clusters = {name: clustering.index.search(part, 1)[1][:, 0] for name, part in (("train", train), ("test", test))}
-    counts: dict[str, float] = {f"empty_{name}": k - len(np.unique(found)) for name, found in clusters.items()}
-    return clustering_metrics(truth, clusters["test"]), {"objective": objective, **counts}
+    found = {name: clustering.index.search(part, 1) for name, part in (("train", train), ("test", test))}
+    clusters = {name: nearest[:, 0] for name, (_, nearest) in found.items()}
+    counts: dict[str, float] = {f"empty_{name}": k - len(np.unique(each)) for name, each in clusters.items()}
+    matched = Predicted(matched_classes(truth, clusters["test"]), found["test"][0][:, 0].astype(np.float64))
+    return clustering_metrics(truth, clusters["test"]), {"objective": objective, **counts}, matched
 
 
 def _faiss() -> Any:

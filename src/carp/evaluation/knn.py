@@ -13,6 +13,7 @@ stand for a part.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from carp import distributed
 from carp.errors import DataError
 from carp.evaluation.inputs import Features, Labels, Progress, check_classes, check_pair, silent, tensor
 from carp.evaluation.metrics import mean_per_class
-from carp.evaluation.result import Result
+from carp.evaluation.result import Predicted, Result
 
 _QUERIES_AT_A_TIME = 512
 _BANK_AT_A_TIME = 50_176  # of float32 similarities to 512 queries: 100 MB
@@ -41,6 +42,7 @@ def knn(
     *,
     k: Sequence[int] = (10, 20, 100, 200),
     temperature: float = 0.07,
+    predict: bool = False,
     progress: Progress = silent,
 ) -> Result:
     """Classify queries [Q, F] by their nearest in the bank [M, F], for several k at once.
@@ -54,6 +56,7 @@ def knn(
         query_labels: Their classes.
         k: How many of the nearest images vote; one number or several.
         temperature: τ of the vote exp(similarity / τ): the smaller, the more the nearest count.
+        predict: Also return what is predicted for every query; its score is the share of the votes.
         progress: Called with (queries done, all).
 
     Returns:
@@ -75,13 +78,14 @@ def knn(
     labels, truth, num_classes = check_classes(bank, bank_labels, queries, query_labels)
     own = _own_queries(len(queries))
     keys_qK = _neighbours(bank, bank_norms, queries, max(ks), leave_one_out=alone, own=own, progress=progress)
-    places = _places(keys_qK, query_norms[own], labels, truth[own], ks, temperature, num_classes)
+    votes = _Votes(keys_qK, query_norms[own], labels, ks, temperature, num_classes)
+    places = _places(votes, truth[own])
     values = {f"top1@{n}": float((place_Q < 1).mean()) for n, place_Q in places.items()}
     if num_classes > 5:
         values |= {f"top5@{n}": float((place_Q < 5).mean()) for n, place_Q in places.items()}
     values |= {f"mean_per_class@{n}": mean_per_class(truth, place_Q < 1) for n, place_Q in places.items()}
     settings = {"k": ks, "temperature": temperature, "leave_one_out": alone}
-    return Result("knn", values, settings)
+    return Result("knn", values, settings, predicted=_predicted(votes) if predict else {})
 
 
 def knn_accuracy(
@@ -139,7 +143,8 @@ def _accuracy(
     own = _own_queries(len(queries))
     keys_qK = _neighbours(bank, bank_norms, queries, k, leave_one_out=leave_one_out, own=own)
     num_classes = int(max(bank_labels.max(), query_labels.max())) + 1
-    places = _places(keys_qK, query_norms[own], bank_labels, query_labels[own], [k], temperature, num_classes)
+    votes = _Votes(keys_qK, query_norms[own], bank_labels, [k], temperature, num_classes)
+    places = _places(votes, query_labels[own])
     return float((places[k] < 1).mean())
 
 
@@ -245,33 +250,56 @@ def _read_key(keys: Tensor) -> tuple[Tensor, Tensor]:
     return similarity, _LAST - (keys & _LAST)
 
 
-def _places(
-    keys_qK: Tensor,
-    norms: Features,
-    labels: Labels,
-    truth: Labels,
-    ks: list[int],
-    temperature: float,
-    num_classes: int,
-) -> dict[int, NDArray[np.int32]]:
-    """For every k how many classes stand before the true one [Q], from own queries those of all.
+@dataclass(frozen=True)
+class _Votes:
+    """The nearest images of own queries, and how their votes are counted."""
 
-    The votes of the nearest k are those of the nearest k′ < k and a few more.
-    """
-    norms_q, labels_M, truth_q = tensor(norms), tensor(labels), tensor(truth)
-    places_qk = torch.empty(len(keys_qK), len(ks), dtype=torch.int32)
-    for rows in _slices(len(keys_qK), _QUERIES_AT_A_TIME):
-        similarity_qK, index_qK = _read_key(keys_qK[rows])
-        cosine_qK = similarity_qK.double() / norms_q[rows, None]
-        votes_qK = torch.exp((cosine_qK - cosine_qK[:, :1]) / temperature)  # relative to the nearest: cannot overflow
-        classes_qK = labels_M[index_qK]
-        scores_qC = torch.zeros(len(votes_qK), num_classes, dtype=torch.float64)
-        previous = 0
-        for column, k in enumerate(ks):
-            scores_qC.scatter_add_(1, classes_qK[:, previous:k], votes_qK[:, previous:k])
-            places_qk[rows, column] = _place(scores_qC, truth_q[rows]).int()
-            previous = k
-    return dict(zip(ks, distributed.join_rows(places_qk).T.numpy(), strict=True))
+    keys_qK: Tensor
+    norms: Features
+    labels: Labels
+    ks: list[int]
+    temperature: float
+    num_classes: int
+
+    def counted(self) -> Iterator[tuple[slice, int, Tensor]]:
+        """Queries, the place of a k in `ks`, and the votes [q, C] for every class; the votes change with the next k.
+
+        The votes of the nearest k are those of the nearest k′ < k and a few more.
+        """
+        norms_q, labels_M = tensor(self.norms), tensor(self.labels)
+        for rows in _slices(len(self.keys_qK), _QUERIES_AT_A_TIME):
+            similarity_qK, index_qK = _read_key(self.keys_qK[rows])
+            cosine_qK = similarity_qK.double() / norms_q[rows, None]
+            # Relative to the nearest, so that nothing overflows
+            votes_qK = torch.exp((cosine_qK - cosine_qK[:, :1]) / self.temperature)
+            classes_qK = labels_M[index_qK]
+            scores_qC = torch.zeros(len(votes_qK), self.num_classes, dtype=torch.float64)
+            previous = 0
+            for column, k in enumerate(self.ks):
+                scores_qC.scatter_add_(1, classes_qK[:, previous:k], votes_qK[:, previous:k])
+                yield rows, column, scores_qC
+                previous = k
+
+
+def _places(votes: _Votes, truth: Labels) -> dict[int, NDArray[np.int32]]:
+    """For every k how many classes stand before the true one [Q], from own queries those of all."""
+    truth_q = tensor(truth)
+    places_qk = torch.empty(len(truth_q), len(votes.ks), dtype=torch.int32)
+    for rows, column, scores_qC in votes.counted():
+        places_qk[rows, column] = _place(scores_qC, truth_q[rows]).int()
+    return dict(zip(votes.ks, distributed.join_rows(places_qk).T.numpy(), strict=True))
+
+
+def _predicted(votes: _Votes) -> dict[str, Predicted]:
+    """For every k the class with the most votes and its share of them, of all queries."""
+    shape = len(votes.keys_qK), len(votes.ks)
+    classes_qk, shares_qk = torch.empty(shape, dtype=torch.int64), torch.empty(shape, dtype=torch.float64)
+    for rows, column, scores_qC in votes.counted():
+        best = scores_qC.numpy().argmax(axis=1)  # of equal classes the first
+        classes_qk[rows, column] = torch.from_numpy(best)
+        shares_qk[rows, column] = scores_qC.amax(dim=1) / scores_qC.sum(dim=1)
+    both = (distributed.join_rows(part).T.numpy() for part in (classes_qk, shares_qk))
+    return {f"@{k}": Predicted(*found) for k, *found in zip(votes.ks, *both, strict=True)}
 
 
 def _place(scores_qC: Tensor, truth_q: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from carp.data.random import Purpose, key
 from carp.errors import ConfigError
 from carp.evaluation.inputs import Labels
 from carp.evaluation.linear_grid import Accuracies, Member, OptimiserName, make_grid
-from carp.evaluation.result import Result
+from carp.evaluation.result import Predicted, Result, only
 
 OPTIMISERS: tuple[OptimiserName, ...] = ("sgd", "lars")
 LRS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
@@ -63,8 +63,14 @@ def linear_result(
     finite: Sequence[bool],
     chosen: dict[str, float],
     settings: dict[str, Any],
+    all_final: bool,
+    predicted: Predicted | None = None,
 ) -> Result:
-    """Values of the chosen member (`top1`, …), the best on the test images told apart, and the whole grid."""
+    """Values of the chosen member (`top1`, …) and the whole grid.
+
+    With `all_final` every member in `tested` was trained on all images, as the chosen one was. Then the largest top-1
+    on the test images is a value of its own, never below `top1`.
+    """
     rows = [
         {
             "optimiser": member.optimiser,
@@ -77,5 +83,6 @@ def linear_result(
         }
         for i, (member, held, kept) in enumerate(zip(members, held_top1, finite, strict=True))
     ]
-    values = {**chosen, "best_top1_on_test": max(tested.top1)}
-    return Result("linear", values, settings, details={"chosen": rows[best_member(held_top1)], "grid": rows})
+    values = chosen | ({"best_top1_on_test": max(tested.top1)} if all_final else {})
+    details = {"chosen": rows[best_member(held_top1)], "grid": rows}
+    return Result("linear", values, settings, details=details, predicted=only(predicted))

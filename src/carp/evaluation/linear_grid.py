@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from carp import distributed
+from carp.data.order import even_batches
 from carp.data.random import Purpose, key, seed_of
 from carp.errors import ConfigError
 from carp.evaluation.inputs import Features, Labels, tensor
+from carp.evaluation.result import Predicted
 
 OptimiserName = Literal["sgd", "lars"]
 Batch = tuple[Tensor, Tensor]  # features [B, F], labels [B]
@@ -177,6 +179,13 @@ class LinearGrid:
             per_class_CS.mean(dim=0).tolist(),
         )
 
+    def predict(self, batches: Iterable[Batch], member: int) -> Predicted:
+        """The class that one member predicts for every image, and its probability."""
+        found = [torch.softmax(self.logits(x_BF)[:, member].double(), dim=1).cpu().numpy() for x_BF, _ in batches]
+        shares_NC = np.concatenate(found)
+        classes = shares_NC.argmax(axis=1)  # of equal classes the first
+        return Predicted(classes, shares_NC[np.arange(len(classes)), classes])
+
     def finite(self) -> Tensor:
         """Which members have not diverged, [S]."""
         return torch.isfinite(self.weight_SCF).flatten(1).all(dim=1) & torch.isfinite(self.bias_SC).all(dim=1)
@@ -225,7 +234,7 @@ def cosine(epochs: int) -> Callable[[int], float]:
 def shuffled(
     features: Features, labels: Labels, rows: Rows, *, batch_size: int, seed: int
 ) -> Callable[[int], Iterator[Batch]]:
-    """Batches of these rows of stored features, in an order that depends on (seed, epoch); the last may be smaller."""
+    """Batches of even size of these rows of stored features, in an order that depends on (seed, epoch)."""
 
     def batches(epoch: int) -> Iterator[Batch]:
         order = rows[np.argsort(key(seed, Purpose.GRID_ORDER, epoch, np.arange(len(rows))), kind="stable")]
@@ -235,7 +244,6 @@ def shuffled(
 
 
 def in_order(features: Features, labels: Labels, rows: Rows, *, batch_size: int = 1024) -> Iterator[Batch]:
-    """These rows of stored features once; no more than a batch is in memory."""
-    for start in range(0, len(rows), batch_size):
-        chosen = rows[start : start + batch_size]
-        yield tensor(features[chosen]), tensor(labels[chosen])
+    """These rows of stored features once, in batches of even size; no more than a batch is in memory."""
+    for batch in even_batches(len(rows), batch_size):
+        yield tensor(features[rows[batch]]), tensor(labels[rows[batch]])

@@ -45,7 +45,7 @@ class TwoGrids:
     def step(self, x_BF: Tensor, y_B: Tensor, is_held_B: Tensor, *, lr_factor: float) -> None:
         """One step of both on features [B, F]."""
         seen_B = ~is_held_B
-        if seen_B.any():  # the last batch may be small
+        if seen_B.any():  # a batch may be small
             self.choosing.step(x_BF[seen_B], y_B[seen_B], lr_factor=lr_factor)
         self.final.step(x_BF, y_B, lr_factor=lr_factor)
 
@@ -122,7 +122,7 @@ class Training:
                     saved = time.monotonic()
                 if stopped and step + 1 < total:
                     raise self._interrupted(step + 1, total, stopped)
-                self.progress(self._images_until(step + 1), self._images_until(total))
+                self.progress(self.crops.images_until(step + 1), self.crops.images_until(total))
         if self._lost:
             self.warn(self._note())
 
@@ -145,10 +145,6 @@ class Training:
             return
         y_B, is_held_B = (torch.from_numpy(values[indices]).to(device) for values in (self.label_of, self.is_held))
         self.grids.step(x_BF, y_B, is_held_B, lr_factor=cosine(self.epochs)(batch.epoch))
-
-    def _images_until(self, step: int) -> int:
-        epochs, steps = divmod(step, self.crops.steps_per_epoch)
-        return epochs * self.crops.num_images + steps * self.crops.batch_size
 
     def _continue(self) -> int:
         """Put back what was saved; return the first step to do."""

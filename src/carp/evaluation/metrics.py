@@ -32,13 +32,20 @@ def clustering_metrics(truth: Labels, clusters: Labels) -> dict[str, float]:
 
 def matched_accuracy(truth: Labels, clusters: Labels) -> float:
     """Share of images in the cluster that is matched with their class, in the matching that makes it largest."""
+    return int((matched_classes(truth, clusters) == truth).sum()) / len(truth)
+
+
+def matched_classes(truth: Labels, clusters: Labels) -> Labels:
+    """The class [N] that the cluster of every image is matched with; -1 for a cluster without one."""
     scikit_learn("metrics")  # brings SciPy
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - optional
 
     counts = np.zeros((int(clusters.max()) + 1, int(truth.max()) + 1), dtype=np.int64)
     np.add.at(counts, (clusters, truth), 1)
     rows, columns = linear_sum_assignment(counts, maximize=True)
-    return int(counts[rows, columns].sum()) / len(truth)
+    class_of = np.full(len(counts), -1, dtype=np.int64)
+    class_of[rows] = columns
+    return class_of[clusters]
 
 
 def mean_per_class(truth: Labels, right: NDArray[np.bool_]) -> float:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ConfigDict, ValidationError, create_model
 
@@ -51,4 +51,6 @@ def settings_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _listed(parameter: inspect.Parameter, value: Any) -> Any:
+    if value == "None" and type(None) in get_args(parameter.annotation):
+        return None  # as Python and the documentation write it; YAML writes null
     return [value] if isinstance(parameter.default, tuple) and not isinstance(value, list | tuple) else value

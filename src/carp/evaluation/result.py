@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from carp.errors import DataError, received
 from carp.files import write_atomic
@@ -15,6 +16,14 @@ from carp.regular_file import read_text
 
 SCHEMA = 1
 _WRITTEN_BY = "Give files that `carp eval` wrote (results/*.json)"
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The class that is predicted for every test image [N] (-1: none), and how sure that is [N]."""
+
+    classes: NDArray[np.int64]
+    scores: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -37,10 +46,15 @@ class Result:
     """Date and time in UTC; `write` fills it in."""
     spread: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+    predicted: dict[str, Predicted] = field(default_factory=dict, repr=False, compare=False)
+    """Predictions, if they were asked for, by the end of the names of their values: `@20` of `top1@20`. Not written to
+    result files."""
 
     def to_json(self) -> str:
         """The text of a result file."""
-        return json.dumps({"schema": SCHEMA, **asdict(self)}, indent=1) + "\n"
+        content = asdict(replace(self, predicted={}))
+        del content["predicted"]
+        return json.dumps({"schema": SCHEMA, **content}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, place: str) -> "Result":
@@ -56,13 +70,18 @@ class Result:
         if schema != SCHEMA:
             raise DataError(f"{place} has schema {schema!r}, and this CARP reads schema {SCHEMA}: update CARP.")
         _check(read, place)
-        return cls(**{key: read[key] for key in cls.__dataclass_fields__ if key in read})
+        return cls(**{key: read[key] for key in cls.__dataclass_fields__ if key in read and key != "predicted"})
 
     def write(self, path: Path) -> None:
         """Write as JSON, dated."""
         path.parent.mkdir(parents=True, exist_ok=True)
         now = datetime.now(UTC).isoformat(timespec="microseconds")
         write_atomic(path, replace(self, created=self.created or now).to_json())
+
+
+def only(predicted: Predicted | None) -> dict[str, Predicted]:
+    """Predictions of a protocol that makes one for every image."""
+    return {} if predicted is None else {"": predicted}
 
 
 def read_result(path: Path) -> Result:

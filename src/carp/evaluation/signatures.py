@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 # Keyword arguments that a caller gives, not a person
-NOT_SETTINGS = frozenset({"progress", "warn", "device", "state", "save_seconds", "branch", "out", "quiet"})
+NOT_SETTINGS = frozenset({"progress", "warn", "device", "state", "save_seconds", "branch", "out", "quiet", "predict"})
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import nn
 
 from carp.config import MAX_IMAGE_PIXELS
+from carp.data.centre_crop import TRANSFORM
 from carp.data.decode import Pixels, Stored, read_file
 from carp.data.map_style import MapStyle
 from carp.data.random import Purpose, seed_of
@@ -107,7 +108,7 @@ class Encoder:
             raise ConfigError(f"precision must be {' or '.join(get_args(Precision))}, received '{precision}'.")
         return Origin(
             model=self.description(),
-            transform={"size": self.size, "resize": self.resize, "precision": precision},
+            transform={"size": self.size, "resize": self.resize, "precision": precision, "transform": TRANSFORM},
             data={"name": source.name, "fingerprint": source.fingerprint, "images": len(source)},
         )
 
@@ -205,8 +206,8 @@ def load(
         layer: Which output: `encoder` (pooled), `projector` (the embedding, of a run), or the name of a layer of the
             encoder, such as `layer3`, averaged over places.
         size: Side of the images in pixels; that of training if None.
-        resize: What their shorter side is scaled to before the centre is cut; 8/7 of `size` if None, and `size` itself
-            for images of at most 64 pixels.
+        resize: What their shorter side is scaled to before the centre is cut; if None 8/7 of `size`, and `size` itself
+            where that is at most 64.
         device: Where to run.
     """
     if model in BY_NAME and branch not in BRANCHES:

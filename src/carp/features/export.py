@@ -38,11 +38,7 @@ def write_csv(store: Store) -> Path:
 
 def write_parquet(store: Store) -> Path:
     """`features.parquet`: path, label (a list of names), features (a list of float32 of one length)."""
-    try:
-        import pyarrow as pa  # noqa: PLC0415 - optional
-        import pyarrow.parquet as pq  # noqa: PLC0415
-    except ImportError:
-        raise MissingExtraError("--format parquet needs pyarrow. Run `pip install 'carp-ssl[parquet]'`.") from None
+    pa, pq = require_pyarrow("--format parquet")
     path = store.folder / "features.parquet"
     width = store.features.shape[1]
     schema = pa.schema(
@@ -59,6 +55,16 @@ def write_parquet(store: Store) -> Path:
     except OSError as error:
         raise _cannot_write(path, error) from error
     return path
+
+
+def require_pyarrow(what: str) -> tuple[Any, Any]:
+    """The modules pyarrow and pyarrow.parquet; `what` needs them."""
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - optional
+        import pyarrow.parquet as pq  # noqa: PLC0415
+    except ImportError:
+        raise MissingExtraError(f"{what} needs pyarrow. Run `pip install 'carp-ssl[parquet]'`.") from None
+    return pa, pq
 
 
 def _rows(store: Store) -> Iterator[tuple[list[str], list[list[str]], Features]]:

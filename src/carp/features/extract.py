@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from carp.config import SMALL_IMAGE
-from carp.data.decode import Pixels, fit_square
+from carp.data.centre_crop import resize_and_crop
+from carp.data.decode import Pixels
 from carp.data.loader import normalise, one_ahead
 from carp.data.memory import HeldSource
 from carp.data.quarantine import Unreadable, nothing_to_read
@@ -143,15 +144,13 @@ def _collect(batches: Iterable[FeatureBatch], source: Source, progress: Progress
 
 
 def usual_resize(size: int) -> int:
-    """The shorter side that images are scaled to before the centre is cut: small images are taken whole."""
+    """What the shorter side is scaled to before the centre is cut: encoders of small images see all of it."""
     return size if size <= SMALL_IMAGE else round(size * _RESIZE)
 
 
 def evaluation_crop(pixels: Pixels, size: int, resize: int | None = None) -> Pixels:
     """What the encoder sees of an image at evaluation: the shorter side scaled to `resize`, the centre cut."""
-    larger = usual_resize(size) if resize is None else resize
-    margin = (larger - size) // 2
-    return fit_square(pixels, larger)[margin : margin + size, margin : margin + size]
+    return resize_and_crop(pixels, usual_resize(size) if resize is None else resize, size)
 
 
 @dataclass(frozen=True)

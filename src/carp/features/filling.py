@@ -19,7 +19,17 @@ from carp.data.source import Source
 from carp.errors import DataError
 from carp.features.extract import FeatureBatch, Progress
 from carp.features.part_file import PartFile, is_part, join_parts
-from carp.features.store import FEATURES, LABELS, PLACES, Origin, Store, is_store, open_store, write_manifest
+from carp.features.store import (
+    FEATURES,
+    LABELS,
+    PLACES,
+    Origin,
+    Store,
+    is_store,
+    open_store,
+    transform_differences,
+    write_manifest,
+)
 from carp.files import remove, replacing
 
 Encode = Callable[[Source], Iterator[FeatureBatch]]
@@ -148,11 +158,7 @@ def _difference(found: Origin, wanted: Origin) -> str:
     if found.data["fingerprint"] != wanted.data["fingerprint"]:
         before, now = (f"{origin.data['images']:,} images {origin.data['name']}" for origin in (found, wanted))
         parts.append(f"of other contents of the {before}" if before == now else f"of the {before}, not the {now}")
-    parts += [
-        f"with {name} {value}, not {wanted.transform.get(name)}"
-        for name, value in found.transform.items()
-        if wanted.transform.get(name) != value
-    ]
+    parts += [f"with {difference}" for difference in transform_differences(found.transform, wanted.transform)]
     return "; ".join(parts) or "of a changed data set"
 
 

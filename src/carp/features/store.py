@@ -16,7 +16,7 @@ Shapes: M images that can be read, F features, C classes.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -206,3 +206,14 @@ def write_manifest(store: Store) -> None:
 
 def _kind(array: NDArray[Any]) -> str:
     return f"{'×'.join(f'{n:,}' for n in array.shape)} {array.dtype}"
+
+
+def transform_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """What differs between two transforms, in words; those of the first version do not name it."""
+    before, now = ({"transform": 1, **each} if "size" in each else dict(each) for each in (found, wanted))
+    names = {"transform": "version"}
+    return [
+        f"{names.get(name, name)} {before.get(name)}{' of the transform' * (name in names)}, not {now.get(name)}"
+        for name in dict.fromkeys([*before, *now])
+        if before.get(name) != now.get(name)
+    ]

@@ -1,9 +1,11 @@
 """The columns of a table of results: what they are called, in which order they stand and which come first."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from carp.data.datasets import BY_NAME, DATASETS, find
+from carp.data.datasets import BY_NAME, DATASETS, PREFIX, find
 
 PROTOCOLS = {
     "knn": "k-NN",
@@ -15,6 +17,8 @@ PROTOCOLS = {
     "detection": "Detection",
 }
 AVERAGE = "average"
+OWN = "(own folder)"
+"""Behind the name of a folder that is called like a published data set."""
 _OTHER_DATA = {
     "roxford5k": "ROxford5k",
     "rparis6k": "RParis6k",
@@ -89,23 +93,40 @@ class Column:
 
 
 def column_of(protocol: str, data: str, value_name: str) -> Column:
-    """The column of a value, however it is spelt: of k-NN `knn_top1_k20`, `top1@20` and `top1_k20` are the same."""
+    """The column of a value, however it is spelt: of k-NN `knn_top1_k20`, `top1@20` and `top1_k20` are the same.
+
+    `data` is the name that `name_of_data` gives.
+    """
     protocol = protocol.replace("_", "-")
     letter = {"knn": "k", "few-shot": "n"}.get(protocol, "")
     metric = value_name.removeprefix(protocol.replace("-", "_") + "_")
-    return Column(protocol, data_name(data), re.sub(r"@(?=\d)", f"_{letter}", metric).replace("@", "_"))
+    return Column(protocol, data, re.sub(r"@(?=\d)", f"_{letter}", metric).replace("@", "_"))
 
 
-def data_name(word: str) -> str:
-    """The short name of data: a row of the table of data sets, or the name of a folder without `train` or `test`."""
-    if row := find(word):
+def name_of_data(data: Mapping[str, Any]) -> str:
+    """The short name of the data of a result.
+
+    Only two kinds of data have the name of a published set, and so a place beside published numbers: `dataset:NAME`,
+    whose sizes were checked when it was opened, and what an evaluation named itself after it had checked the sizes
+    (`data.name`). A folder is called by its own name, and if that is the name of a published set, it is marked.
+    """
+    given = str(data.get("name") or "")
+    word = given or str(data.get("train") or "data")
+    if (given or word.startswith(PREFIX)) and (row := find(word)):
         return row.name
+    if given in _OTHER_DATA:
+        return given
+    name = folder_name(word)
+    is_published = find(name) is not None or name.lower() in _OTHER_DATA
+    return f"{name} {OWN}" if is_published and not word.startswith("torchvision:") else name
+
+
+def folder_name(word: str) -> str:
+    """The name of a folder, without `train` or `test` at its end."""
     parts = [part for part in re.split(r"[/\\]", word) if part]
     while len(parts) > 1 and parts[-1].lower() in _PARTS:
         parts.pop()
-    name = parts[-1] if parts else word
-    row = find(name)
-    return row.name if row else name
+    return parts[-1] if parts else word
 
 
 def in_order(columns: set[Column]) -> list[Column]:

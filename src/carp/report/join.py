@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from carp.evaluation.result import Result
-from carp.report.columns import AVERAGE, Column, column_of
+from carp.report.columns import AVERAGE, Column, column_of, name_of_data
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _values(result: Result) -> Iterable[tuple[Row, Column, Value]]:
     """The cells of one result."""
     for name, value in result.values.items():
         row, metric = _row_and_metric(result, name)
-        column = column_of(result.protocol, _data(result), told_apart(result, metric))
+        column = column_of(result.protocol, name_of_data(result.data), told_apart(result, metric))
         scale = 100 if column.is_share else 1
         deviation = result.spread.get(name)
         yield row, column, Value(scale * value, None if deviation is None else scale * deviation)
@@ -181,13 +181,6 @@ def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:
         epochs=epochs if isinstance(epochs, int) else None,
         key=str(model.get("hash", ""))[:8],
     ), name
-
-
-def _data(result: Result) -> str:
-    for place in (result.data.get("name"), result.data.get("train")):
-        if place:
-            return str(place)
-    return "data"
 
 
 def _told_apart(rows: list[Row], cells: Cells) -> tuple[list[Row], Cells]:

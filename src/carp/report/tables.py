@@ -8,7 +8,7 @@ from rich.text import Text
 from carp.console import SafeConsole
 from carp.evaluation.result import Result
 from carp.printable import printable
-from carp.report.columns import PROTOCOLS, Column, column_of, data_name, headline_columns
+from carp.report.columns import PROTOCOLS, Column, column_of, headline_columns, name_of_data
 from carp.report.join import told_apart
 from carp.report.screen import print_in_parts
 
@@ -24,12 +24,12 @@ def print_results(results: Sequence[Result]) -> None:
     cells: _Cells = {}
     for result in results:
         for name, value in result.values.items():
-            column = column_of(result.protocol, result.data["train"], told_apart(result, name))
+            column = column_of(result.protocol, name_of_data(result.data), told_apart(result, name))
             cells.setdefault(column, {})[_model(result)] = (value, result.spread.get(name))
     columns = list(cells)
     if len({column.protocol for column in columns}) > 1:
         columns = headline_columns(columns)
-    title = f"{data_name(results[0].data['train'])}, %"
+    title = f"{name_of_data(results[0].data)}, %"
     print_in_parts(models, lambda some: _table(title, columns, cells, some, compared=len(models) > 1))
     if tested := how_tested(results):
         SafeConsole(highlight=False, soft_wrap=True).print(printable(tested), markup=False)

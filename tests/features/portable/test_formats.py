@@ -1,6 +1,7 @@
 """Every format: read by its own library, features equal; what does not fit is refused; nothing foreign is replaced."""
 
 import json
+import math
 import os
 import pickle
 from collections.abc import Callable
@@ -13,13 +14,17 @@ import pytest
 import timm
 import torch
 import torchvision
+from PIL import Image
 from safetensors import safe_open
-from timm.data import resolve_data_config
+from timm.data import create_transform, resolve_data_config
 from torch import Tensor, nn
 
 from carp.config import resolve
+from carp.data.centre_crop import resize_and_crop
 from carp.errors import CheckpointError, ModelError
+from carp.features.extract import usual_resize
 from carp.features.portable import BY_NAME, FORMATS, Portable, write_verified
+from carp.features.portable.timm_folder import _crop_pct
 from carp.model.encoder import build_encoder
 from tests.features.foreign.layouts import randomised
 from tests.features.portable.detectron2_like import ResNet18
@@ -76,10 +81,23 @@ def test_timm_loads_the_folder_by_its_path(plain: Portable, tmp_path: Path) -> N
     data = resolve_data_config({}, model=net)
     assert list(data["input_size"]) == [3, SIZE, SIZE]
     assert (list(data["mean"]), list(data["std"])) == ([0.4, 0.5, 0.6], [0.2, 0.25, 0.3])
-    assert data["crop_pct"] == pytest.approx(SIZE / (SIZE * 8 // 7))
+    transform = create_transform(**data)
+    for shape in ((61, 97), (83, 50)):
+        pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype=np.uint8)
+        seen = resize_and_crop(pixels, plain.resize, plain.size).astype(np.float32) / 255
+        expected = (torch.from_numpy(seen).permute(2, 0, 1) - torch.tensor(plain.mean)[:, None, None]) / torch.tensor(
+            plain.std
+        )[:, None, None]
+        torch.testing.assert_close(transform(Image.fromarray(pixels)), expected)
     classifier = timm.create_model(f"local-dir:{folder}", pretrained=True, num_classes=5).eval()
     assert classifier(pictures()).shape == (2, 5)
     assert torch.equal(classifier.layer4[1].conv2.weight, plain.module.get_submodule("layer4.1.conv2").weight)
+
+
+def test_timm_makes_the_resize_of_its_share_again() -> None:
+    for size in range(1, 513):
+        for resize in (size, usual_resize(size), size + 1, size + 63):
+            assert math.floor(size / _crop_pct(size, resize)) == resize
 
 
 def test_timm_takes_arguments_of_the_encoder(tmp_path: Path) -> None:
