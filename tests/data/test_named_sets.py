@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import sys
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -266,6 +267,16 @@ def test_what_torchvision_keeps(kept: str, tmp_path: Path) -> None:
         assert seen == {(i % 2, grey(part, i) // 20) for i in range(4)}
     assert sources["train"].classes == sources["test"].classes
     assert look(BY_NAME[kept], tmp_path).state == "present"
+
+
+@pytest.mark.parametrize("kept", ["flowers"], indirect=True)
+def test_a_set_that_needs_scipy_says_how_to_install_it(
+    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("scipy", *[name for name in sys.modules if name.startswith("scipy.")]):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(DataError, match=r"needs the package scipy.*pip install 'carp-ssl\[eval\]'"):
+        open_source(f"dataset:{kept}", root=tmp_path)
 
 
 def test_labels_are_known_without_opening_the_images(kept: str, tmp_path: Path) -> None:

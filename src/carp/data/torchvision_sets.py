@@ -36,7 +36,9 @@ def make_dataset(word: str, arguments: Mapping[str, Any], *, name: str, root: Pa
     try:
         return maker(root=str(root), **arguments, **({"download": download} if fetches else {}))
     except ModuleNotFoundError as error:
-        raise DataError(f"torchvision needs the package {error.name} for {word}. Install it.") from error
+        package = str(error.name).partition(".")[0]
+        wanted = "'carp-ssl[eval]'" if package == "scipy" else package
+        raise DataError(f"torchvision needs the package {package} for {word}. Run `pip install {wanted}`.") from error
     except ValueError as error:  # a split that does not exist
         raise DataError(f"cannot open {name}: {' '.join(str(error).split())}") from error
     except (RuntimeError, OSError) as error:
