@@ -218,7 +218,7 @@ def test_bf16_is_near(case: Case) -> None:
 def test_progress_counts_images(case: Case, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     case(progress=lambda *at: seen.append(at), state=tmp_path)
-    assert seen[0] == (BATCH, EPOCHS * TRAIN)
+    assert seen[0] == (even_batches(TRAIN, BATCH)[0].stop, EPOCHS * TRAIN)
     assert [done for done, _ in seen] == sorted({done for done, _ in seen})
     assert seen[-1] == (EPOCHS * TRAIN, EPOCHS * TRAIN)
     seen.clear()
@@ -248,7 +248,7 @@ def test_a_killed_run_continues_to_the_same_bits(case: Case, tmp_path: Path) -> 
     assert 7 < step_of(list_checkpoints(place)[-1]) < steps
     seen: list[int] = []
     continued = case(state=tmp_path / "killed", epochs=60, progress=lambda done, _all: seen.append(done))
-    assert seen[0] > 7 * BATCH
+    assert seen[0] > 7 * even_batches(TRAIN, BATCH)[0].stop
     whole = case(state=tmp_path / "whole", epochs=60)
     assert json.dumps(asdict(continued)) == json.dumps(asdict(whole))
     assert_same_bits(final_state(tmp_path / "killed"), final_state(tmp_path / "whole"))
