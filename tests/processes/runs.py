@@ -137,10 +137,12 @@ def evaluate_all(
     options: dict[str, Any] = {"out": out, "device": "cpu"}
     small: dict[str, Any] = {"epochs": 5, "batch_size": 31, "lrs": (10, 100)}
     ways: dict[str, Callable[[], Any]] = {
-        "large": lambda: large_knn().values,
+        "large": lambda: plain(large_knn()),
         "embed": lambda: float(carp.embed(model, data, out / "embedded", batch_size=16, device="cpu").features.sum()),
         "knn": lambda: carp.evaluate("knn", model, data, **options).values,
-        "linear": lambda: plain(carp.evaluate("linear", model, data, **options, **small)),
+        "linear": lambda: plain(
+            carp.evaluate("linear", model, data, predictions=folder / "linear.csv", **options, **small)
+        ),
         "cached": lambda: plain(carp.evaluate("linear", model, data, cached=True, **options, **small)),
         "one": lambda: plain(
             carp.evaluate(
@@ -153,7 +155,8 @@ def evaluate_all(
 
 
 def plain(result: Result) -> list[Any]:
-    return json.loads(json.dumps([result.values, result.details]))
+    predicted = {end: [found.classes.tolist(), found.scores.tolist()] for end, found in result.predicted.items()}
+    return json.loads(json.dumps([result.values, result.details, predicted]))
 
 
 def large_knn() -> Result:
@@ -164,7 +167,7 @@ def large_knn() -> Result:
     bank, queries = (
         (centres[which] + 1.5 * rng.normal(size=(len(which), 24))).astype(np.float32) for which in (labels, asked)
     )
-    return knn(bank, labels, queries, asked, k=(1, 20))
+    return knn(bank, labels, queries, asked, k=(1, 20), predict=True)
 
 
 def command_line(folder: Path, *words: str, file_limit: int = 0, error: str = "") -> None:
