@@ -35,7 +35,7 @@ PAPER = {
     "validation": None,
 }
 _KEYS = ("images", "epochs", "batch_size", "lr", "seed", "entropy_weight")
-COLOURS = {"healthy": "C2", "at risk": "C1", "collapsed": "C3", "not yet learning": "C7"}
+COLOURS = {"healthy": "C2", "at risk": "C1", "collapsed": "C3", "not learning": "C7", "too early to tell": "C9"}
 
 
 def measure(

@@ -9,7 +9,10 @@ from PIL import Image
 
 import carp
 from carp.errors import CheckpointError, DataError
-from tests.helpers import TINY, final_tensors, steps_of, tiny_images, write_images
+from carp.training.course import Course
+from carp.training.loop import Training
+from tests.commands.conftest import Cli
+from tests.helpers import TINY, assert_same_bits, final_tensors, steps_of, tiny_images, write_images
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -45,6 +48,57 @@ def test_one_epoch_on_the_embedded_images_with_validation(recipe: Path, tmp_path
     assert info["data"]["name"] == "embedded:shapes"
     assert {"torch", "numpy", "python"} <= info["versions"].keys()
     assert info["seed"] == TINY["seed"]
+
+
+def test_raw_pixels_and_the_untrained_encoder_are_measured_once_shown_and_drawn(
+    cli: Cli, labelled: Path, recipe: Path, tmp_path: Path
+) -> None:
+    queries = write_images(tmp_path / "queries", tiny_images(30, seed=8), classes=3)
+    out = tmp_path / "run"
+    words = ["train", labelled, "--val", queries, "--recipe", recipe, "--out", out, "epochs=2"]
+    code, _, err = cli(*words)
+    assert code == 0, err
+    lines = metrics(out)
+    (line,) = [line for line in lines if "knn_untrained" in line]
+    assert line == lines[0]
+    assert (line["step"], line["epoch"]) == (0, 0)
+    for name, branch in (("knn_raw_pixels", "raw pixels"), ("knn_untrained", "untrained")):
+        expected = carp.evaluate("knn", out, labelled, test=queries, branch=branch, k=20, device="cpu")
+        assert line[name] == expected.values["top1@20"]
+    shown = f"raw pixels {line['knn_raw_pixels']:.1%}, untrained {line['knn_untrained']:.1%}"
+    before, after = (text for text in err.splitlines() if shown in text)
+    assert "before training" in before
+    student = [line for line in lines if "knn_student" in line][-1]["knn_student"]
+    assert f"k-NN student {student:.1%}" in after
+
+
+def test_a_run_that_an_older_version_began_is_continued(
+    labelled: Path, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"epochs": 3, "validation": str(labelled), "checkpoint_steps": 1}
+    unbroken = carp.train(labelled, tmp_path / "unbroken", recipe, quiet=True, **settings)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(_: Training, step: int, *__: object) -> None:
+        if step == 6:
+            raise StoppedError
+
+    with monkeypatch.context() as older:  # it saved nothing but this, and knew of no baselines
+        older.setattr(Course, "state", lambda self: {"collapsed_in_a_row": self.collapsed_in_a_row})
+        older.setattr(Training, "_measure_baselines", lambda *_: None)
+        older.setattr(Training, "_diagnose", stop)
+        with pytest.raises(StoppedError):
+            carp.train(labelled, tmp_path / "run", recipe, quiet=True, health_steps=1, **settings)
+    assert steps_of(tmp_path / "run")[-1] == 6
+    run = carp.train(labelled, tmp_path / "run", recipe, quiet=True, health_steps=1, **settings)
+    assert_same_bits(final_tensors(run.folder), final_tensors(unbroken.folder))
+    (ours,), (theirs,) = (
+        [(line["knn_raw_pixels"], line["knn_untrained"]) for line in metrics(folder) if "knn_untrained" in line]
+        for folder in (run.folder, unbroken.folder)
+    )
+    assert ours == theirs  # the untrained encoder is built again from the seed
 
 
 def test_all_ways_to_give_images_give_the_same_vectors(run: Path, flat: Path) -> None:

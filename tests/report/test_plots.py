@@ -1,7 +1,11 @@
 """The picture of a run."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from carp.config import Config
 from carp.report import plots
 
 
@@ -9,8 +13,48 @@ from carp.report import plots
 def test_epochs_are_whole_numbers(epochs: list[int]) -> None:
     figure = pytest.importorskip("matplotlib.figure").Figure()
     axis = figure.subplots()
-    plots._draw_knn(axis, [{"epoch": e, "knn_student": 0.5, "knn_teacher": 0.6} for e in epochs])
+    plots._draw_knn(axis, [{"epoch": e, "knn_student": 0.5, "knn_teacher": 0.6} for e in epochs], {})
     figure.canvas.draw()
     ticks = [label.get_text() for label in axis.get_xticklabels()]
     assert ticks
     assert not any("." in tick for tick in ticks), ticks
+
+
+METRICS = [
+    {"step": 0, "epoch": 0, "knn_raw_pixels": 0.45, "knn_untrained": 0.2},
+    {"step": 0, "epoch": 0, "loss": 9.0, "consistency": 8.0, "kl_to_uniform": 0.2},
+    {"step": 9, "epoch": 1, "knn_student": 0.31, "knn_teacher": 0.3},
+    {"step": 9, "health": "below raw pixels", "cause": "raw pixels have 45.0%."},
+]
+
+
+def drawn(metrics: list[dict[str, object]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The figure that `plot_run` saves."""
+    figure = pytest.importorskip("matplotlib.figure")
+    saved = []
+    save = figure.Figure.savefig
+
+    def remember(self: Any, *arguments: Any, **options: Any) -> None:
+        saved.append(self)
+        save(self, *arguments, **options)
+
+    monkeypatch.setattr(figure.Figure, "savefig", remember)
+    plots.plot_run(metrics, Config(), tmp_path / "plots.png")
+    (found,) = saved
+    return found
+
+
+def test_baselines_are_level_lines_and_the_verdict_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    figure = drawn(METRICS, monkeypatch, tmp_path)
+    lines = {line.get_label(): list(line.get_ydata()) for line in figure.axes[1].get_lines()}
+    assert lines["raw pixels, 45.0%"] == [45.0, 45.0]
+    assert lines["untrained encoder, 20.0%"] == [20.0, 20.0]
+    assert figure.get_suptitle() == "below raw pixels: raw pixels have 45.0%."
+
+
+def test_the_metrics_of_an_older_version_are_drawn_without_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    figure = drawn([METRICS[1], METRICS[2], {"step": 9, "health": "healthy"}], monkeypatch, tmp_path)
+    assert [line.get_label() for line in figure.axes[1].get_lines()] == ["student (θ)", "teacher (ξ)"]
+    assert figure.get_suptitle() == ""

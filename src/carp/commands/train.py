@@ -19,7 +19,7 @@ from carp.data.quarantine import Misses, Quarantine
 from carp.data.source import Openable, Source, keep_index
 from carp.device import choose_device
 from carp.errors import ConfigError, DataError, MissingExtraError
-from carp.evaluation.validation import make_validation
+from carp.evaluation.validation import Validation
 from carp.report.plots import plot_run
 from carp.run_folder import Run, locked, open_run, prepare_run
 from carp.training.display import Display
@@ -73,7 +73,7 @@ def train(
                 if distributed.is_first():
                     keep_index(labelled, folder / INDEX)
                 validation = _read(labelled, config, display)
-                validate = make_validation(config, source, validation, device, warn=display.warn)
+                validate = Validation(config, source, validation, device, warn=display.warn)
             display.say(_summary(config, len(source), training, device))
             training.run(validate)
             if summary := quarantine.summary():

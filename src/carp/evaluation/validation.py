@@ -1,4 +1,4 @@
-"""k-NN of student and teacher while a run goes on."""
+"""k-NN of student and teacher during training, and of what they have to beat."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from carp.data.quarantine import Unreadable, nothing_to_read
 from carp.data.source import Source, read, single_labels
 from carp.errors import UnreadableImageError
 from carp.evaluation.knn import knn_accuracy, knn_leave_one_out
-from carp.features.extract import extract
+from carp.features.extract import RAW_PIXELS_SIDE, extract
 from carp.model.carp import Carp
 
 _LARGEST_BANK = 10_000
@@ -22,57 +22,67 @@ _NEIGHBOURS = 20
 _ENOUGH_TO_SHARE = 100  # fewer images are encoded by every process
 
 
-def make_validation(
-    config: Config,
-    train: Source,
-    validation: Source,
-    device: torch.device,
-    *,
-    warn: Callable[[str], None] = lambda _: None,
-) -> Callable[[Carp], dict[str, float]]:
-    """Return a function that measures a model.
+class Validation:
+    """Measures models by k-NN on labelled images.
 
     The bank is the training set if it has the validation set's classes, otherwise the validation set itself, every
     image left out in turn. Large sets are represented by a fixed random part. Images that cannot be read are left out.
     """
-    single_labels(validation, "validation by k-NN")
-    queries = at_random(validation, _LARGEST_QUERIES, seed=config.seed)
-    bank = None
-    if train.classes == validation.classes:
-        bank = at_random(train, _LARGEST_BANK, seed=config.seed)
-    for source in (queries, bank) if bank else (queries,):
-        _check_readable(source)
-    told: set[str] = set()
 
-    def labelled(model: torch.nn.Module, source: Source) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def __init__(
+        self,
+        config: Config,
+        train: Source,
+        validation: Source,
+        device: torch.device,
+        *,
+        warn: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        single_labels(validation, "validation by k-NN")
+        self._size, self._device, self._warn = config.global_size, device, warn
+        self._queries = at_random(validation, _LARGEST_QUERIES, seed=config.seed)
+        self._bank = None
+        if train.classes == validation.classes:
+            self._bank = at_random(train, _LARGEST_BANK, seed=config.seed)
+        for source in (self._queries, self._bank) if self._bank else (self._queries,):
+            _check_readable(source)
+        self._warned: set[str] = set()
+
+    def __call__(self, model: Carp) -> dict[str, float]:
+        """k-NN of the student, and of the teacher if there is one."""
+        values = {"knn_student": self._accuracy(model.student.encoder, self._size)}
+        if not model.siamese:
+            values["knn_teacher"] = self._accuracy(model.teacher.encoder, self._size)
+        return values
+
+    def baselines(self, untrained: Carp) -> dict[str, float]:
+        """What a run has to beat: k-NN of the pixels themselves, and of the encoder before its first step."""
+        return {
+            "knn_raw_pixels": self._accuracy(torch.nn.Flatten(), min(self._size, RAW_PIXELS_SIDE)),
+            "knn_untrained": self._accuracy(untrained.student.encoder, self._size),
+        }
+
+    def _accuracy(self, encoder: torch.nn.Module, size: int) -> float:
+        queries = self._labelled(encoder, self._queries, size)
+        bank = self._labelled(encoder, self._bank, size) if self._bank else queries
+        k = max(1, min(_NEIGHBOURS, len(bank[0]) - 1))
+        return knn_accuracy(*bank, *queries, k=k) if self._bank else knn_leave_one_out(*queries, k=k)
+
+    def _labelled(
+        self, encoder: torch.nn.Module, source: Source, size: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         first, last = distributed.share(len(source), distributed.rank())
         if len(source) < _ENOUGH_TO_SHARE:
             first, last = 0, len(source)
-        found = extract(model, Part(source, np.arange(first, last)), size=config.global_size, device=device)
-        if source is queries and (note := found.note()) and note not in told:  # training tells of its own images
-            told.add(note)
-            warn(f"validation: {note}")
+        found = extract(encoder, Part(source, np.arange(first, last)), size=size, device=self._device)
+        if source is self._queries and (note := found.note()) and note not in self._warned:  # training reports its own
+            self._warned.add(note)
+            self._warn(f"validation: {note}")
         assert source.labels is not None
         features, indices = torch.from_numpy(found.features), torch.from_numpy(first + np.asarray(found.indices))
         if last - first < len(source):
             features, indices = distributed.join_rows(features), distributed.join_rows(indices)
         return features.numpy(), source.labels[indices.numpy()]
-
-    def validate(model: Carp) -> dict[str, float]:
-        branches = {"student": model.student}
-        if not model.siamese:
-            branches["teacher"] = model.teacher
-        values = {}
-        for name, branch in branches.items():
-            queried = labelled(branch.encoder, queries)
-            stored = labelled(branch.encoder, bank) if bank else queried
-            k = max(1, min(_NEIGHBOURS, len(stored[0]) - 1))
-            values[f"knn_{name}"] = (
-                knn_leave_one_out(*queried, k=k) if bank is None else knn_accuracy(*stored, *queried, k=k)
-            )
-        return values
-
-    return validate
 
 
 def _check_readable(source: Source) -> None:

@@ -22,7 +22,15 @@ from carp.data.source import ArraySource, Source, is_collection, open_source
 from carp.device import choose_device
 from carp.errors import CarpWarning, CheckpointError, ConfigError, DataError, UnreadableImageError, nearest
 from carp.features.exported import OwnExport, build_own, read_own
-from carp.features.extract import Features, Precision, Progress, extract, feature_batches, usual_resize
+from carp.features.extract import (
+    RAW_PIXELS_SIDE,
+    Features,
+    Precision,
+    Progress,
+    extract,
+    feature_batches,
+    usual_resize,
+)
 from carp.features.filling import fill_store
 from carp.features.foreign import BY_NAME, foreign_encoder
 from carp.features.layers import ENCODER, PROJECTOR, NamedLayer, weights_hash
@@ -33,7 +41,6 @@ from carp.run_folder import Run, open_run
 BranchName = Literal["teacher", "student", "untrained", "raw pixels"]
 BRANCHES: tuple[BranchName, ...] = get_args(BranchName)
 ImageLike = str | Path | Image.Image | Pixels
-_PIXELS = 32  # side of the largest images whose pixels are features
 
 
 class Encoder:
@@ -221,7 +228,7 @@ def load(
     side = run.config.global_size if size is None else size
     module: nn.Module
     if branch == "raw pixels":
-        module, layer, side, resize = nn.Flatten(), ENCODER, min(side, _PIXELS), None
+        module, layer, side, resize = nn.Flatten(), ENCODER, min(side, RAW_PIXELS_SIDE), None
     else:
         trained = _branch(run, str(branch))
         module = trained if layer == PROJECTOR else _output(trained.encoder, layer)

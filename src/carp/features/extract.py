@@ -27,6 +27,7 @@ from carp.threads import TunedThreads
 Features = NDArray[np.float32]
 Precision = Literal["fp32", "bf16"]
 Progress = Callable[[int, int], None]  # called with (done, all)
+RAW_PIXELS_SIDE = 32  # of the largest images whose pixels serve as features
 _RESIZE = 256 / 224  # photographs: scale the shorter side to 8/7 of the crop, cut the centre
 
 

@@ -1,12 +1,18 @@
-"""The course of a run as a picture: loss terms against their limits, and student against teacher."""
+"""The course of a run as a picture: loss terms against their limits, k-NN against what it has to beat, the verdict."""
 
 import math
+import textwrap
 from pathlib import Path
 from typing import Any
 
 from carp.config import Config
 from carp.errors import MissingExtraError
 from carp.files import replacing
+
+_STUDENT, _TEACHER, _GREY = "#1f77b4", "#ff7f0e", "#555555"
+_GOOD, _WARNING, _BAD = "#2a7a2a", "#a86400", "#b02020"
+_COLOURS = {"healthy": _GOOD, "collapsed": _BAD, "not learning": _BAD}
+_BASELINES = {"knn_raw_pixels": ("raw pixels", "--"), "knn_untrained": ("untrained encoder", ":")}
 
 
 def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> None:
@@ -17,11 +23,13 @@ def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> None:
         raise MissingExtraError("matplotlib is not installed. Run `pip install 'carp-ssl[log]'`.") from None
     losses = [m for m in metrics if "loss" in m]
     knn = [m for m in metrics if "knn_student" in m]
-    figure = Figure(figsize=(11 if knn else 6, 4), layout="constrained")
+    figure = Figure(figsize=(11 if knn else 6, 4.4), layout="constrained")
     axes = figure.subplots(1, 2 if knn else 1, squeeze=False)[0]
     _draw_losses(axes[0], losses, config)
     if knn:
-        _draw_knn(axes[1], knn)
+        _draw_knn(axes[1], knn, _baselines(metrics))
+    if verdicts := [m for m in metrics if "cause" in m]:
+        _write_verdict(figure, verdicts[-1], width=130 if knn else 70)
     with replacing(path) as beside:
         figure.savefig(beside, dpi=120, format="png")
 
@@ -29,21 +37,47 @@ def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> None:
 def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: Config) -> None:
     steps = [m["step"] for m in losses]
     limit = math.log(max(2, config.block_size))
-    axis.plot(steps, [m["consistency"] for m in losses], label="consistency")
-    axis.plot(steps, [m["kl_to_uniform"] for m in losses], label="kl_to_uniform")
-    axis.axhline(2 * limit, color="C0", ls=":", lw=1, label="uniform assignments (2 ln $N_B$)")
-    axis.axhline(limit, color="C1", ls=":", lw=1, label="one prototype takes all (ln $N_B$)")
+    axis.plot(steps, [m["consistency"] for m in losses], color=_STUDENT, label="consistency")
+    axis.plot(steps, [m["kl_to_uniform"] for m in losses], color=_TEACHER, label="kl_to_uniform")
+    axis.axhline(2 * limit, color=_STUDENT, ls=":", lw=1, label="uniform assignments (2 ln $N_B$)")
+    axis.axhline(limit, color=_TEACHER, ls=":", lw=1, label="one prototype takes all (ln $N_B$)")
     axis.set(xlabel="step", title="Loss terms and their limits", ylim=(0, 2.3 * limit))
     axis.legend(fontsize=8)
-    axis.grid(alpha=0.3)
+    _tidy(axis)
 
 
-def _draw_knn(axis: Any, knn: list[dict[str, Any]]) -> None:
+def _baselines(metrics: list[dict[str, Any]]) -> dict[str, float]:
+    """k-NN before training; a run of an older version has none."""
+    return next(({n: m[n] for n in _BASELINES} for m in metrics if _BASELINES.keys() <= m.keys()), {})
+
+
+def _draw_knn(axis: Any, knn: list[dict[str, Any]], baselines: dict[str, float]) -> None:
     epochs = [m["epoch"] for m in knn]
-    axis.plot(epochs, [100 * m["knn_student"] for m in knn], marker="o", ms=3, label="student (θ)")
-    if "knn_teacher" in knn[-1]:
-        axis.plot(epochs, [100 * m["knn_teacher"] for m in knn], marker="s", ms=3, label="teacher (ξ)")
+    start = {"epoch": 0, "knn": baselines["knn_untrained"]} if baselines else None
+    for name, label, colour, marker in (
+        ("knn_student", "student (θ)", _STUDENT, "o"),
+        ("knn_teacher", "teacher (ξ)", _TEACHER, "s"),
+    ):
+        if name in knn[-1]:
+            values = [100 * m[name] for m in knn]
+            if start:  # both begin as the untrained encoder
+                axis.plot([0, epochs[0]], [100 * start["knn"], values[0]], color=colour, lw=1, alpha=0.5)
+            axis.plot(epochs, values, color=colour, marker=marker, ms=4, label=label)
+    for name, value in baselines.items():
+        label, style = _BASELINES[name]
+        axis.axhline(100 * value, color=_GREY, ls=style, lw=1.3, label=f"{label}, {value:.1%}", zorder=1)
     axis.locator_params(axis="x", integer=True, min_n_ticks=1)  # there is no epoch 2.5
-    axis.set(xlabel="epoch", ylabel="k-NN top-1 accuracy, %", title="Student and teacher")
-    axis.legend(loc="lower right")
-    axis.grid(alpha=0.3)
+    axis.set(xlabel="epoch", ylabel="k-NN top-1 accuracy, %", title="k-NN and what it has to beat")
+    axis.legend(fontsize=8, loc="best")
+    _tidy(axis)
+
+
+def _write_verdict(figure: Any, line: dict[str, Any], *, width: int) -> None:
+    """The last verdict with its cause, over the panels."""
+    text = textwrap.fill(f"{line['health']}: {line['cause']}", width)
+    figure.suptitle(text, fontsize=9, color=_COLOURS.get(line["health"], _WARNING))
+
+
+def _tidy(axis: Any) -> None:
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)

@@ -20,9 +20,11 @@ from carp.training.step import StepResult
 _SECONDS_BETWEEN_LINES = 10.0
 _STEPS_OF_RATE = 50
 _STYLE = {
+    Verdict.TOO_EARLY: "dim",
     Verdict.HEALTHY: "green",
-    Verdict.NOT_YET_LEARNING: "yellow",
+    Verdict.BELOW_PIXELS: "yellow",
     Verdict.AT_RISK: "yellow",
+    Verdict.NOT_LEARNING: "red",
     Verdict.COLLAPSED: "red",
 }
 
@@ -36,8 +38,8 @@ class TrainingProgress(Protocol):
     def step(self, result: StepResult, *, images: int) -> None:
         """One step is done."""
 
-    def knn(self, accuracies: dict[str, float]) -> None:
-        """New k-NN accuracies."""
+    def knn(self, accuracies: dict[str, float], baselines: dict[str, float]) -> None:
+        """New k-NN accuracies, and what they are compared with."""
 
 
 class Display:
@@ -62,8 +64,12 @@ class Display:
             self.warn(message)
 
     def health(self, step: int, diagnosis: Diagnosis) -> None:
-        """A verdict that differs from the last one."""
+        """A verdict, when it changes and at the end."""
         self.console.print(f"step {step}: {diagnosis}", style=_STYLE[diagnosis.verdict], markup=False)
+
+    def baselines(self, accuracies: dict[str, float]) -> None:
+        """What the run has to beat."""
+        self.say(f"k-NN before training: {_percentages(accuracies)}")
 
     @contextmanager
     def counting(self, what: str, total: int | None) -> Iterator[Counter]:
@@ -143,8 +149,8 @@ class _Bar:
         self._bar.update(self._task, advance=1, rate=_describe_rate(self._rate.add(images)))
         self._details.plain = _describe(result) + self._knn
 
-    def knn(self, accuracies: dict[str, float]) -> None:
-        self._knn = _describe_knn(accuracies)
+    def knn(self, accuracies: dict[str, float], baselines: dict[str, float]) -> None:
+        self._knn = f"  k-NN {_percentages(accuracies)} ({_percentages(baselines)})"
 
 
 class _Lines:
@@ -162,8 +168,8 @@ class _Lines:
             parts = (f"step {self._step}/{self._last}", _describe_rate(rate), _describe(result) + self._knn, left)
             self._display.say("  ".join(part for part in parts if part))
 
-    def knn(self, accuracies: dict[str, float]) -> None:
-        self._knn = _describe_knn(accuracies)
+    def knn(self, accuracies: dict[str, float], baselines: dict[str, float]) -> None:
+        self._knn = f"  k-NN {_percentages(accuracies)} ({_percentages(baselines)})"
 
 
 def _describe_rate(rate: float | None) -> str:
@@ -177,9 +183,9 @@ def _describe(result: StepResult) -> str:
     )
 
 
-def _describe_knn(accuracies: dict[str, float]) -> str:
-    parts = [f"{name.removeprefix('knn_')} {value:.1%}" for name, value in accuracies.items()]
-    return "  k-NN " + ", ".join(parts)
+def _percentages(accuracies: dict[str, float]) -> str:
+    """Names as in metrics.jsonl, such as `knn_raw_pixels`, and their values."""
+    return ", ".join(f"{n.removeprefix('knn_').replace('_', ' ')} {v:.1%}" for n, v in accuracies.items())
 
 
 def _clock(seconds: float) -> str:

@@ -18,15 +18,27 @@ from torch.nn import functional as F
 _DUPLICATE_COSINE = 0.99
 _DUPLICATE_SAMPLE = 256
 _PROTOTYPES_AT_A_TIME = 8192
+_COMPARED_IMAGES = 1024  # of a larger batch
+
+_FIRST_STEPS = 20  # the moving averages of optimiser and teacher begin at 0 or at the start
+_ENOUGH_STEPS = 100  # every run of the development grid that learned had begun to by then (benchmarks/verdicts.py)
+_STANDARD_ERRORS = 2.5
+_RANK_GAIN = 1.1
+_STILL = 0.005  # weight change below which the encoder is still the untrained one
+_FAR = 1.0  # weight change from which on nothing of the start is left
+_SMALL_BATCH = 15
+_KNN_MARGIN = 0.0
 
 
 class Verdict(StrEnum):
     """The state of a run in a word."""
 
+    TOO_EARLY = "too early to tell"
     HEALTHY = "healthy"
+    BELOW_PIXELS = "below raw pixels"
     AT_RISK = "at risk"
+    NOT_LEARNING = "not learning"
     COLLAPSED = "collapsed"
-    NOT_YET_LEARNING = "not yet learning"
 
 
 @dataclass(frozen=True)
@@ -41,10 +53,32 @@ class Health:
     effective_rank: float  # of the embeddings, from 1 to min(B, D)
     full_rank: int
     spread: float  # of the embeddings' directions: 0 = all alike, 1 = all over the sphere
+    agreement: float  # chance that a view is nearer to the other view of its image than to that of another image
+    agreement_error: float  # standard error of it
 
     def as_dict(self) -> dict[str, float]:
         """For the metrics file."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Knn:
+    """k-NN accuracies with labels (`--val`): of the run, and of what it has to beat."""
+
+    run: float  # the better of student and teacher
+    untrained: float
+    raw_pixels: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come since its start."""
+
+    steps: int  # that are done
+    start: Health | None  # the first measurement; None if an older version began the run
+    gain: float  # in agreement since the start, over the last measurements, in standard errors
+    weight_change: float  # distance of the encoder's weights from their start, relative to their norm
+    knn: Knn | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +100,7 @@ def measure(consistency: float, kl: float, z_VBD: Tensor, prototypes_KD: Tensor,
     B, D = x.shape
     limit = math.log(max(2, partition_PN.shape[1]))
     choices = 2 * B
+    agreement, error = _agreement(z_VBD[:2])
     return Health(
         uncertainty=consistency / (2 * limit),
         imbalance=kl / limit,
@@ -75,69 +110,188 @@ def measure(consistency: float, kl: float, z_VBD: Tensor, prototypes_KD: Tensor,
         effective_rank=_effective_rank(z_VBD[0].float()),
         full_rank=min(B - 1, D),
         spread=float(x.std(dim=0, unbiased=False).square().sum().sqrt()),
+        agreement=agreement,
+        agreement_error=error,
     )
 
 
-def diagnose(health: Health) -> Diagnosis:
+def diagnose(now: Health, progress: Progress) -> Diagnosis:
     """Turn measurements into a verdict; the first rule that applies wins."""
-    used = health.prototypes_used / health.prototypes_used_if_even
-    rules: list[tuple[bool, Verdict, str, str]] = [
+    for rule in (_collapsed, _too_early, _no_better_by_labels, _not_learning, _at_risk, _below_pixels):
+        if found := rule(now, progress):
+            return found
+    return Diagnosis(Verdict.HEALTHY, _what_is_learned(now, progress), "")
+
+
+def _collapsed(now: Health, progress: Progress) -> Diagnosis | None:
+    """All images look alike to the model."""
+    if now.imbalance > 0.8:
+        cause = (
+            "nearly all images take the same prototype of each block: kl_to_uniform is at "
+            f"{now.imbalance:.0%} of its limit ln N_B."
+        )
+        remedy = "Raise entropy_weight, lower block_size, or raise batch_size."
+    elif now.spread < 0.1:
+        cause = f"the embeddings of all images point the same way (spread {now.spread:.2f} of 1)."
+        remedy = "Check that the images differ, raise entropy_weight, or lower lr."
+    elif now.effective_rank < 2 <= 0.03 * now.full_rank:
+        cause = (
+            f"the embeddings of all images lie on a line: they use {now.effective_rank:.1f} of {now.full_rank} "
+            "dimensions."
+        )
+        remedy = "Raise entropy_weight, use a teacher (teacher_momentum), or lower lr."
+    else:
+        return None
+    return Diagnosis(Verdict.COLLAPSED, cause, _too_fast(progress) or remedy)
+
+
+def _too_early(now: Health, progress: Progress) -> Diagnosis | None:
+    """Nothing can be said in the first steps, and until there is progress or enough steps to miss it."""
+    enough = progress.steps >= (_FIRST_STEPS if _has_gained(now, progress) else _ENOUGH_STEPS)
+    if enough:
+        return None
+    cause = (
+        f"{progress.steps} {'step is' if progress.steps == 1 else 'steps are'} done, and the encoder's weights have "
+        f"moved by {_distance(progress.weight_change)}."
+    )
+    return Diagnosis(
+        Verdict.TOO_EARLY, cause, f"A verdict needs up to {_ENOUGH_STEPS} steps; if that is all, raise epochs."
+    )
+
+
+def _no_better_by_labels(now: Health, progress: Progress) -> Diagnosis | None:
+    """k-NN says that the encoder is no better than at its start."""
+    knn = progress.knn
+    if knn is None or knn.run > knn.untrained + _KNN_MARGIN:
+        return None
+    cause = f"k-NN {knn.run:.1%} is no better than that of the untrained encoder, {knn.untrained:.1%}."
+    why, remedy = _why_not(now, progress)
+    return Diagnosis(Verdict.NOT_LEARNING, f"{cause} {why}", remedy)
+
+
+def _not_learning(now: Health, progress: Progress) -> Diagnosis | None:
+    """The views of an image are not recognised better than by the untrained encoder."""
+    if progress.start is None and progress.weight_change >= _STILL:
+        return None  # an older version began the run: there is no start to compare with
+    if _has_gained(now, progress):
+        return None
+    return Diagnosis(Verdict.NOT_LEARNING, *_why_not(now, progress))
+
+
+def _why_not(now: Health, progress: Progress) -> tuple[str, str]:
+    """The likeliest cause of no progress, and its remedy."""
+    if progress.weight_change < _STILL:
+        return (
+            f"the encoder's weights have moved by only {_distance(progress.weight_change)} in {progress.steps} steps.",
+            "The learning rate is too small: raise lr.",
+        )
+    cause = _what_is_learned(now, progress)
+    if remedy := _too_fast(progress):
+        return cause, remedy
+    if now.full_rank < _SMALL_BATCH:
+        return cause, f"A batch of {now.full_rank + 1} images is too small for the mean assignment: raise batch_size."
+    if now.agreement < 0.5 + _STANDARD_ERRORS * now.agreement_error:
+        return (
+            f"{cause} By chance it is 50%.",
+            "Check with `carp views` that the images differ, and that views of one of them still show the same thing; "
+            "then raise epochs.",
+        )
+    if now.uncertainty > 0.97 and now.imbalance < 0.05:
+        return f"{cause} Assignments are uniform.", "Lower entropy_weight, or raise embedding_scale."
+    return cause, "Check with `carp views` that views of an image still show the same thing; raise epochs, or lower lr."
+
+
+def _at_risk(now: Health, progress: Progress) -> Diagnosis | None:
+    """The run learns, but a part of the model is hardly used."""
+    used = now.prototypes_used / now.prototypes_used_if_even
+    rules = [
         (
-            health.imbalance > 0.8,
-            Verdict.COLLAPSED,
-            f"nearly all images take the same prototype of each block: kl_to_uniform is at "
-            f"{health.imbalance:.0%} of its limit ln N_B.",
-            "Raise entropy_weight, lower block_size, or raise batch_size.",
-        ),
-        (
-            health.spread < 0.1,
-            Verdict.COLLAPSED,
-            f"the embeddings of all images point the same way (spread {health.spread:.2f} of 1).",
-            "Lower lr, add warmup_epochs, and check that the images differ.",
-        ),
-        (
-            health.uncertainty > 0.97 and health.imbalance < 0.05,
-            Verdict.NOT_YET_LEARNING,
-            "assignments are still uniform: consistency is at its start, 2 ln N_B.",
-            "Normal in the first steps; if it stays, raise embedding_scale or lr.",
-        ),
-        (
-            health.effective_rank < 2 <= 0.03 * health.full_rank,
-            Verdict.COLLAPSED,
-            f"the embeddings of all images lie on a line: they use {health.effective_rank:.1f} of {health.full_rank} "
-            "dimensions.",
-            "Raise entropy_weight, use a teacher (teacher_momentum), or lower lr.",
-        ),
-        (
-            health.imbalance > 0.4,
-            Verdict.AT_RISK,
-            f"a few prototypes take most images: kl_to_uniform is at {health.imbalance:.0%} of ln N_B.",
+            now.imbalance > 0.4,
+            f"a few prototypes take most images: kl_to_uniform is at {now.imbalance:.0%} of ln N_B.",
             "Raise entropy_weight or lower block_size.",
         ),
         (
             used < 0.25,
-            Verdict.AT_RISK,
-            f"only {health.prototypes_used:.0%} of the prototypes are preferred by any image "
-            f"({health.prototypes_used_if_even:.0%} if used evenly).",
+            f"only {now.prototypes_used:.0%} of the prototypes are preferred by any image "
+            f"({now.prototypes_used_if_even:.0%} if used evenly).",
             "Raise entropy_weight or lower num_prototypes.",
         ),
         (
-            health.duplicate_prototypes > 0.25,
-            Verdict.AT_RISK,
-            f"{health.duplicate_prototypes:.0%} of the prototypes have a twin.",
+            now.duplicate_prototypes > 0.25,
+            f"{now.duplicate_prototypes:.0%} of the prototypes have a twin.",
             "Lower num_prototypes or lr.",
         ),
         (
-            health.effective_rank < max(2.0, 0.03 * health.full_rank),
-            Verdict.AT_RISK,
-            f"the embeddings use {health.effective_rank:.1f} of {health.full_rank} dimensions.",
+            now.effective_rank < max(2.0, 0.03 * now.full_rank),
+            f"the embeddings use {now.effective_rank:.1f} of {now.full_rank} dimensions.",
             "Raise entropy_weight, or lower lr.",
         ),
     ]
-    for applies, verdict, cause, remedy in rules:
+    for applies, cause, remedy in rules:
         if applies:
-            return Diagnosis(verdict, cause, remedy)
-    return Diagnosis(Verdict.HEALTHY, "prototypes are used evenly and assignments grow certain.", "")
+            return Diagnosis(Verdict.AT_RISK, cause, _too_fast(progress) or remedy)
+    return None
+
+
+def _below_pixels(_: Health, progress: Progress) -> Diagnosis | None:
+    """The run learns, but comparing the pixels themselves still gives more."""
+    knn = progress.knn
+    if knn is None or knn.run >= knn.raw_pixels:
+        return None
+    return Diagnosis(
+        Verdict.BELOW_PIXELS,
+        f"the encoder learns (k-NN {knn.run:.1%}, untrained {knn.untrained:.1%}), but raw pixels have "
+        f"{knn.raw_pixels:.1%}.",
+        "Raise epochs.",
+    )
+
+
+def _has_gained(now: Health, progress: Progress) -> bool:
+    """Whether views of an image are recognised better than at the start, by more than batches differ by chance.
+
+    Without augmentation they are recognised from the start; then images that differ in more ways are a gain. Where a
+    batch has too few images to compare, only assignments that grow certain count.
+    """
+    if progress.start is None or progress.weight_change < _STILL:
+        return False
+    if now.full_rank < _SMALL_BATCH and now.uncertainty > 0.9:
+        return False
+    in_more_ways = now.effective_rank > _RANK_GAIN * progress.start.effective_rank
+    return progress.gain > _STANDARD_ERRORS or (in_more_ways and progress.gain > -_STANDARD_ERRORS)
+
+
+def _too_fast(progress: Progress) -> str:
+    """The remedy for steps that are too large, if they are."""
+    if progress.weight_change < _FAR:
+        return ""
+    return f"The weights have moved by {_distance(progress.weight_change)}, so the steps are too large: lower lr."
+
+
+def _what_is_learned(now: Health, progress: Progress) -> str:
+    start = "" if progress.start is None else f", {progress.start.agreement:.0%} at the start"
+    return (
+        f"a view is nearer to the other view of its image than to another image in {now.agreement:.0%} of cases{start}."
+    )
+
+
+def _distance(share: float) -> str:
+    return f"{100 * share:.2g}% of their norm" if share < 1 else f"{share:,.1f} times their norm"
+
+
+def _agreement(z_VBD: Tensor) -> tuple[float, float]:
+    """Chance that a view is nearer to the other view of its image than to another image's, and its standard error.
+
+    Of embeddings less their mean, so that 0.5 is chance even when all of them point the same way.
+    """
+    if z_VBD.shape[1] < 2:  # nothing to compare with
+        return 0.5, 0.5
+    z_VBD = z_VBD[:, :_COMPARED_IMAGES].float()
+    a_BD, b_BD = F.normalize(z_VBD - z_VBD.mean(dim=1, keepdim=True), dim=-1)
+    B, cosine_BB = len(a_BD), a_BD @ b_BD.T
+    own_B1 = cosine_BB.diagonal()[:, None]
+    ties_B = (cosine_BB == own_B1).sum(dim=1) - 1
+    nearer_B = ((cosine_BB < own_B1).sum(dim=1) + 0.5 * ties_B) / (B - 1)
+    return float(nearer_B.mean()), float(nearer_B.std() / math.sqrt(B))
 
 
 def _share_used(x_MD: Tensor, prototypes_KD: Tensor, partition_PN: Tensor) -> float:

@@ -3,10 +3,10 @@
 import json
 import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,8 +22,9 @@ from carp.files import write_atomic
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Carp
 from carp.threads import is_tunable
+from carp.training.course import Course
 from carp.training.display import Display
-from carp.training.health import Diagnosis, Verdict, diagnose
+from carp.training.health import Diagnosis, Health, Verdict
 from carp.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from carp.training.run_log import RunLog, SilentLog
 from carp.training.run_threads import RunThreads
@@ -32,8 +33,16 @@ from carp.training.shards import all_rows, own_rows, own_shards
 from carp.training.step import Stepper, StepResult
 from carp.training.stop_signal import StopSignal
 
-# k-NN of student and teacher, by name, when an epoch ends; None when there is nothing to compare with.
-Validate = Callable[[Carp], dict[str, float]]
+
+class Validate(Protocol):
+    """k-NN with labelled images, by name."""
+
+    def __call__(self, model: Carp) -> dict[str, float]:
+        """Of student and teacher."""
+
+    def baselines(self, untrained: Carp) -> dict[str, float]:
+        """Of raw pixels and of the model before its first step."""
+
 
 _PATIENCE = 3  # measurements in a row that must say "collapsed" before `on_collapse: stop` stops
 
@@ -54,14 +63,15 @@ class Training:
 
     def __init__(self, config: Config, loader: Loader, folder: Path, device: torch.device, display: Display) -> None:
         self.config, self.loader, self.folder, self.display = config, loader, folder, display
+        self.device = device
         self.checkpoints = folder / "checkpoints"
         self.model = build_model(config, device)
         self.optimiser = build_optimiser(self.model, config)
         self.schedules = Schedules(config, loader.steps_per_epoch)
         self.step = 0
-        self.collapsed_in_a_row = 0
+        self.course = Course(self.model.student.encoder)
         self.diagnosis: Diagnosis | None = None
-        self.told = Verdict.HEALTHY  # the verdict that the user knows of
+        self.shown = Verdict.TOO_EARLY  # the last verdict on the screen
         self._saved_threads: int | None = None
         metrics_length = self._continue()
         self.threads = self._run_threads(device)
@@ -75,6 +85,8 @@ class Training:
     def run(self, validate: Validate | None = None) -> None:
         """Train to the end; raise when a signal, a collapse or a number that is not finite ends it before."""
         last_step, saved_at = self.schedules.num_steps, time.monotonic()
+        if validate and not self.course.baselines:
+            self._measure_baselines(validate)
         self.model.train()
         with (
             StopSignal() as stop,
@@ -83,7 +95,7 @@ class Training:
             closing(self._batches(last_step)) as batches,
         ):
             for batch in batches:
-                with_health = batch.step % self.config.health_steps == 0
+                with_health = batch.step % self.config.health_steps == 0 or batch.step + 1 == last_step
                 with self.threads.step(batch.step):
                     result = self.stepper(batch, with_health=with_health)
                 if not result.finite:
@@ -91,7 +103,9 @@ class Training:
                 self.step = batch.step + 1
                 self._record(batch, result)
                 if validate and self._epoch_ends_with_validation():
-                    progress.knn(self._validate(validate, batch))
+                    progress.knn(self._validate(validate, batch), self.course.baselines)
+                if result.health is not None:
+                    self._diagnose(batch.step, result.health)
                 progress.step(result, images=batch.num_images)
 
                 minutes = (time.monotonic() - saved_at) / 60
@@ -106,7 +120,7 @@ class Training:
                         "everything is saved. Run the same command to continue.",
                         stopped_by,
                     )
-                if with_health:
+                if with_health and self.step < last_step:
                     self._stop_if_collapsed()
         if self.diagnosis is not None:
             self.display.health(last_step, self.diagnosis)
@@ -141,7 +155,7 @@ class Training:
             return
         state = {
             "metrics_length": self.log.sync(),
-            "collapsed_in_a_row": self.collapsed_in_a_row,
+            **self.course.state(),
             "seed": self.config.seed,
             "epoch": self.step // self.loader.steps_per_epoch,
             "torch_threads": self.threads.current,
@@ -162,7 +176,7 @@ class Training:
                 )
             return 0
         self.step = point.step
-        self.collapsed_in_a_row = point.state["collapsed_in_a_row"]
+        self.course.restore(point.state)
         tensors = own_rows(point.tensors, self.config)
         module = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
         if self.model.siamese:
@@ -216,15 +230,21 @@ class Training:
                 "entropy_weight": result.entropy_weight,
             }
             self.log.write(batch.step, values)
-        if result.health is not None:
-            found = diagnose(result.health)
-            self.log.write(batch.step, {"health": found.verdict.value, **result.health.as_dict()})
-            collapsed = found.verdict is Verdict.COLLAPSED
-            self.collapsed_in_a_row = self.collapsed_in_a_row + 1 if collapsed else 0
-            if batch.step > 0 and found.verdict != self.told:  # the first step says nothing yet
-                self.told = found.verdict
-                self.display.health(batch.step, found)
-            self.diagnosis = found
+
+    def _diagnose(self, step: int, health: Health) -> None:
+        self.diagnosis = found = self.course.judge(self.step, health)
+        since = {"agreement_gain": self.course.progress.gain, "weight_change": self.course.progress.weight_change}
+        self.log.write(step, {"health": found.verdict.value, "cause": found.cause, **health.as_dict(), **since})
+        if found.verdict != self.shown and self.step < self.schedules.num_steps:  # the last one is shown at the end
+            self.shown = found.verdict
+            self.display.health(self.step, found)
+
+    def _measure_baselines(self, validate: Validate) -> None:
+        """What the run has to beat, once. A run that an older version began is not at step 0 any more."""
+        untrained = self.model if self.step == 0 else build_model(self.config, self.device)
+        self.course.baselines = validate.baselines(untrained)
+        self.log.write(self.step, {"epoch": 0, **self.course.baselines})
+        self.display.baselines(self.course.baselines)
 
     def _epoch_ends_with_validation(self) -> bool:
         epoch, place = divmod(self.step, self.loader.steps_per_epoch)
@@ -234,10 +254,11 @@ class Training:
         values = validate(self.model)
         self.model.train()
         self.log.write(batch.step, {"epoch": batch.epoch + 1, **values})
+        self.course.knn = values
         return values
 
     def _stop_if_collapsed(self) -> None:
-        if self.config.on_collapse == "stop" and self.collapsed_in_a_row >= _PATIENCE:
+        if self.config.on_collapse == "stop" and self.course.collapsed_in_a_row >= _PATIENCE:
             self.save()
             raise CollapseError(f"stopped at step {self.step}, {self.diagnosis} (on_collapse: stop)")
 
