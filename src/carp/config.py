@@ -137,7 +137,7 @@ class Config(BaseModel):
 
     # Model
     encoder: str = Field("resnet50", description="Name of a timm model.")
-    encoder_options: dict[str, Any] = Field({}, description="Arguments for timm's create_model.")
+    encoder_options: dict[str, Any] = Field({}, description="Options of the timm model that describe the network.")
     stem: Literal["auto", "encoder", "small"] = Field(
         "auto",
         description="First layers: encoder keeps the encoder's own, small is one 3×3 convolution without pooling "

@@ -18,11 +18,10 @@ from carp.training.display import Display
 def open_images(
     data: Openable, model: str | Path, display: Display, *, root: str | Path | None, download: bool
 ) -> Source:
-    """Open images, with the `root` and `download` of the run where none are given."""
+    """Open images, with the `root` of the run where none is given. A run never makes others download anything."""
     index = None
     if is_run(model):
-        config = open_run(model).config
-        root, download, index = root or config.root, download or config.download, Path(model) / INDEX
+        root, index = root or open_run(model).config.root, Path(model) / INDEX
     with display.counting("finding images", None) as progress:
         return open_source(data, root=root, download=download, index=index, progress=progress)
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from carp.config import SMALL_IMAGE, Config
 from carp.errors import ModelError, nearest, received
+from carp.model.timm_options import create_timm
 
 
 def build_encoder(config: Config) -> nn.Module:
@@ -19,8 +20,8 @@ def build_encoder(config: Config) -> nn.Module:
             f"`python -c 'import timm; print(timm.list_models())'` lists all {len(known)}."
         )
     try:
-        encoder = timm.create_model(name, num_classes=0, **config.encoder_options)
-    except MemoryError:
+        encoder: Any = create_timm(name, config.encoder_options)
+    except (MemoryError, ModelError):
         raise
     except Exception as error:  # what unknown options lead to inside timm
         options, reason = received(config.encoder_options), " ".join(str(error).split())

@@ -14,6 +14,7 @@ from carp.errors import ModelError
 from carp.features.exported import MARK
 from carp.features.portable.encoder import Portable
 from carp.features.portable.same_network import first_difference, layers_of
+from carp.model.timm_options import create_timm
 from carp.regular_file import read_regular
 
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
@@ -78,7 +79,7 @@ def _timms_network(portable: Portable) -> Any:
     if not timm.is_model(name):
         raise ModelError(f"timm has no {name}. Take --format safetensors or onnx.")
     with torch.device("meta"):
-        theirs = timm.create_model(name, num_classes=0, **portable.options)
+        theirs: Any = create_timm(name, portable.options)
     difference = first_difference(layers_of(portable.module), layers_of(theirs))
     if difference is not None:
         raise ModelError(
