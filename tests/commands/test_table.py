@@ -141,15 +141,15 @@ def test_an_own_folder_is_not_put_beside_published_numbers(cli: Cli, tmp_path: P
         Result("knn", {"top1@20": 0.9}, data=data, model=model).write(tmp_path / f"{name}.json")
     own, checked = tmp_path / "own.json", tmp_path / "checked.json"
     assert "Oxford Flowers-102" not in cli("table", own, "--format", "md")[1]
-    assert_one_line(cli("table", own, "--with-paper"), "nothing for knn on flowers (own folder)")
-    assert_one_line(cli("table", own, "--layout", "knn"), "knn on flowers (own folder)")
+    assert_one_line(cli("table", own, "--with-paper"), "nothing for knn on flowers (own data)")
+    assert_one_line(cli("table", own, "--layout", "knn"), "knn on flowers (own data)")
     out = cli("table", checked, "--with-paper", "--format", "md")[1]
     assert "Oxford Flowers-102" in out
     assert "80.0" in out
     out = cli("table", own, checked, "--with-paper", "--format", "csv")[1]
     rows = {row["model"]: row for row in csv.DictReader(io.StringIO(out))}
     assert rows["own (teacher)"]["knn flowers top1_k20"] == ""
-    assert rows["own (teacher)"]["knn flowers (own folder) top1_k20"] == "90"
+    assert rows["own (teacher)"]["knn flowers (own data) top1_k20"] == "90"
 
 
 def test_names_with_the_signs_of_every_format(cli: Cli, tmp_path: Path) -> None:

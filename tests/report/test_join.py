@@ -41,7 +41,7 @@ def test_a_folder_never_has_the_name_of_a_published_data_set() -> None:
     for name in names:
         for place in (name, f"/data/{name}", f"/data/{name}/train", f"D:\\{name}\\test"):
             found = name_of_data({"train": place, "test": "leave one out", "fingerprints": ["1"]})  # old files, too
-            assert found == f"{name} (own folder)"
+            assert found == f"{name} (own data)"
             assert found not in published
             shown = headings([column_of("knn", found, "top1@20")])
             assert "Oxford Flowers-102" not in (*shown.groups, shown.title) or name == "Oxford Flowers-102"

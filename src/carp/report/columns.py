@@ -17,7 +17,7 @@ PROTOCOLS = {
     "detection": "Detection",
 }
 AVERAGE = "average"
-OWN = "(own folder)"
+OWN = "(own data)"
 """Behind the name of a folder that is called like a published data set."""
 _OTHER_DATA = {
     "roxford5k": "ROxford5k",
