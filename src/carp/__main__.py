@@ -1,5 +1,5 @@
 """`python -m carp`."""
 
-from carp.cli import main
+from carp.cli import console
 
-main()
+console()

@@ -57,8 +57,7 @@ def _become_carp(request: dict[str, Any]) -> None:
     if "die_at" in request:
         _die_at(request["die_at"])
     sys.argv = ["carp", *request["start"]]
-    cli.main()
-    sys.exit(0)
+    cli.console()
 
 
 def _serve() -> None:

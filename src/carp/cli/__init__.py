@@ -1,5 +1,22 @@
 """The command line. Torch is imported by the commands that need it, so that `--help` answers at once."""
 
-from carp.cli.entry import main
+from carp.cli.interrupt import CtrlC, end_process, interrupted_line
 
-__all__ = ["main"]
+
+def main() -> None:
+    """Run the command line; it ends with `SystemExit`."""
+    with CtrlC(interrupted_line) as ctrl_c:
+        from carp.cli.entry import run  # after Ctrl-C is handled, as this takes a moment
+
+        run(ctrl_c)
+
+
+def console() -> None:
+    """The same as a process of its own."""
+    try:
+        main()
+    except SystemExit as ended:
+        end_process(ended.code if isinstance(ended.code, int) else 0)
+
+
+__all__ = ["console", "main"]

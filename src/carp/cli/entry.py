@@ -11,32 +11,29 @@ from carp.cli import training, looking, using, evaluating  # noqa: F401
 
 # isort: on
 from carp.cli.app import app
+from carp.cli.interrupt import INTERRUPTED, CtrlC, interrupted_line
 from carp.cli.memory import is_out_of_memory
 from carp.errors import CarpError, CarpWarning, Interrupted
 from carp.printable import printable
 
-_INTERRUPTED = 130
 _OUT_OF_MEMORY = (
     "error: there is not enough memory. `carp train DATA --dry-run` shows what a run needs; for training lower "
     "micro_batch, global_size or num_prototypes, otherwise close other programs or take smaller batches and images."
 )
-# These keep what is finished: steps of a run, features, copies of images
-_CONTINUING = ("train", "demo", "embed", "eval", "duplicates", "data attack")
 
-
-def main() -> None:
+def run(ctrl_c: CtrlC) -> None:
     """Run the command line; a user's mistake is one line on standard error and a non-zero exit."""
     _prepare_output()
     try:
         code = app(prog_name="carp", standalone_mode=False)
-        if code == _INTERRUPTED:  # some versions of Typer make it of Ctrl-C, and say nothing
-            _end(_interrupted(), _INTERRUPTED)
+        if code == INTERRUPTED:  # some versions of Typer return it after Ctrl-C, and print nothing
+            _interrupted(ctrl_c)
         sys.exit(code)
     except CarpError as error:
         kind = "" if isinstance(error, Interrupted) else "error: "
         _end(f"{kind}{error}", error.exit_code)
     except KeyboardInterrupt:
-        _end(_interrupted(), _INTERRUPTED)
+        _interrupted(ctrl_c)
     except MemoryError:
         _end(_OUT_OF_MEMORY, 1)
     except Exception as error:
@@ -45,7 +42,7 @@ def main() -> None:
         # Some versions of Typer bring their own copy of click, so its exceptions are known by what they have
         name = type(error).__name__
         if name == "Abort":
-            _end(_interrupted(), _INTERRUPTED)
+            _interrupted(ctrl_c)
         if not hasattr(error, "format_message"):
             if not _first_to_tell(1)[0]:
                 sys.exit(1)
@@ -78,11 +75,11 @@ def _show_warning(
         sys.stderr.write(f"carp: warning: {printable(message)}\n")
 
 
-def _interrupted() -> str:
-    """What happened, and whether anything is lost by it."""
-    command = " ".join(sys.argv[1:3])
-    continues = any(f"{command} ".startswith(f"{name} ") for name in _CONTINUING) and "--dry-run" not in sys.argv
-    return "interrupted." + (" The same command continues: what is finished is kept." if continues else "")
+def _interrupted(ctrl_c: CtrlC) -> NoReturn:
+    first, code = _first_to_tell(INTERRUPTED)
+    if first:
+        ctrl_c.speak(interrupted_line())
+    sys.exit(code)
 
 
 def _usage(error: Any) -> str:

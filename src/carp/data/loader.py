@@ -11,11 +11,13 @@ Shapes: V views, B images, S side of a view.
 
 import atexit
 import signal
+import sys
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
@@ -156,7 +159,7 @@ def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], work
         loaded = iter(loader)
     # The workers end here or at exit, not with the last reference, which a traceback may hold: multiprocessing would
     # send them a signal that they do not heed, and wait
-    end = loaded._shutdown_workers if isinstance(loaded, _MultiProcessingDataLoaderIter) else _nothing
+    end = partial(_end_workers, loaded)
     atexit.register(end)
     try:
         yield from loaded
@@ -165,14 +168,32 @@ def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], work
         end()
 
 
-def _nothing() -> None:
-    pass
+def _end_workers(loaded: Iterator[Any]) -> None:
+    """Kill the workers, which hold nothing: torch would wait until each has finished the batch that it is working on.
+
+    This replaces torch's own way to end them, which could wait for a lock that a killed worker held.
+    """
+    if not isinstance(loaded, _MultiProcessingDataLoaderIter) or loaded._shutdown:
+        return
+    loaded._shutdown = True
+    _remove_worker_pids(id(loaded))  # from here on their death is no failure
+    loaded._worker_pids_set = False
+    for worker in loaded._workers:
+        worker.kill()
+    for worker in loaded._workers:
+        worker.join()
+    for queue in loaded._index_queues:
+        queue.cancel_join_thread()
+        queue.close()
 
 
 def _leave_signals_to_parent(_worker: int) -> None:
     """Ctrl-C, `timeout` and batch systems signal the whole process group; only the training process acts on it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # What fails while a batch is made travels to the parent. The rest is a thread of multiprocessing that prints a
+    # traceback when a parent that was told to stop does not fetch what it asked for
+    sys.excepthook = lambda *_: None
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,10 @@ class Trial:
                 first, last, batch_size=self.schedule.batch_size, workers=self.workers if first < last else 0
             )
             with StopSignal() as stop, closing(batches):
-                for step, batch in enumerate(batches, start=first):
+                done = first
+                for step, batch in enumerate(stop.until_signal(batches), start=first):
                     self._step(step, batch)
+                    done = step + 1
                     stopped = stop.number  # asked once: what arrives later is seen after the next step
                     if time.monotonic() - saved_at >= self.save_seconds or step + 1 == last or stopped:
                         self._save(step + 1)
@@ -84,6 +86,10 @@ class Trial:
                     if stopped:
                         raise self._interrupted(step + 1, stopped)
                     self.progress(step + 1, last)
+                if stop.number and done < last:  # while a batch was waited for
+                    if done > first:
+                        self._save(done)
+                    raise self._interrupted(done, stop.number)
         return self.detector.eval()
 
     def _step(self, step: int, batch: list[Scene]) -> None:

@@ -113,8 +113,10 @@ class Training:
         total = self.epochs * self.crops.steps_per_epoch
         first, saved = self._continue(), time.monotonic()
         with StopSignal() as stop, self.encode.frozen(), closing(self.crops.batches(first, total)) as batches:
-            for step, batch in enumerate(batches, start=first):
+            done = first
+            for step, batch in enumerate(stop.until_signal(batches), start=first):
                 self._step(batch)
+                done = step + 1
                 # Asked once, and agreed: what arrives later is seen after the next step
                 stopped, due = distributed.largest([stop.number, time.monotonic() - saved >= self.save_seconds])
                 if due or step + 1 == total or stopped:
@@ -123,6 +125,10 @@ class Training:
                 if stopped and step + 1 < total:
                     raise self._interrupted(step + 1, total, stopped)
                 self.progress(self.crops.images_until(step + 1), self.crops.images_until(total))
+            if stop.number and done < total:  # while a batch was waited for
+                if done > first:
+                    self._save(done)
+                raise self._interrupted(done, total, stop.number)
         if self._lost:
             self.warn(self._note())
 

@@ -94,7 +94,7 @@ class Training:
             self.threads,
             closing(self._batches(last_step)) as batches,
         ):
-            for batch in batches:
+            for batch in stop.until_signal(batches):
                 with_health = batch.step % self.config.health_steps == 0 or batch.step + 1 == last_step
                 with self.threads.step(batch.step):
                     result = self.stepper(batch, with_health=with_health)
@@ -115,16 +115,23 @@ class Training:
                     self.save()
                     saved_at = time.monotonic()
                 if stopped_by and self.step < last_step:
-                    raise Interrupted(
-                        f"stopped by {signal.Signals(stopped_by).name} after step {self.step} of {last_step}; "
-                        "everything is saved. Run the same command to continue.",
-                        stopped_by,
-                    )
+                    raise self._interrupted(stopped_by, last_step)
                 if with_health and self.step < last_step:
                     self._stop_if_collapsed()
+            if stop.number and self.step < last_step:  # while a batch was waited for
+                if self.step:
+                    self.save()
+                raise self._interrupted(stop.number, last_step)
         if self.diagnosis is not None:
             self.display.health(last_step, self.diagnosis)
         self.log.close()
+
+    def _interrupted(self, number: int, last_step: int) -> Interrupted:
+        return Interrupted(
+            f"stopped by {signal.Signals(number).name} after step {self.step} of {last_step}; everything is saved. "
+            "Run the same command to continue.",
+            number,
+        )
 
     def _agree(self, stopped_by: int, due: bool) -> tuple[int, bool]:
         """A signal to one process stops all, at the same step; all save at once; and all must be in step."""

@@ -2,10 +2,17 @@
 
 import signal
 import threading
+from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from carp import distributed
+
+T = TypeVar("T")
+
+
+class _StoppedWaitingError(KeyboardInterrupt):
+    """A signal arrived while nothing was in progress. Not an `Exception`: nobody on the way may handle it."""
 
 
 class StopSignal:
@@ -18,6 +25,7 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.number = 0
+        self._waiting = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -32,8 +40,27 @@ class StopSignal:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def until_signal(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items until a signal arrives while the next one is waited for, which may take long.
+
+        Where several processes share a run they stop together, after a step.
+        """
+        iterator = iter(items)
+        while True:
+            try:
+                self._waiting = distributed.world_size() == 1
+                item = next(iterator)
+                self._waiting = False
+            except (_StoppedWaitingError, StopIteration):
+                self._waiting = False
+                return
+            yield item
+
     def _catch(self, number: int, _frame: FrameType | None) -> None:
         if self.number and distributed.world_size() == 1:
             signal.signal(number, self._before[number])
             signal.raise_signal(number)
         self.number = number
+        if self._waiting:
+            self._waiting = False
+            raise _StoppedWaitingError

@@ -1,0 +1,163 @@
+"""Ctrl-C: one line at once, a quick end with exit code 130, and no traceback.
+
+Python runs a signal handler in the main thread, between two of its instructions. A batch in the encoder, a search or an
+import can keep that thread busy for half a minute, so a second thread learns of every Ctrl-C at once
+(`signal.set_wakeup_fd`) and acts where the main thread does not:
+
+- An import is in progress: the process ends at once. Nothing was begun, and an exception inside an import may be lost.
+- Other work: the main thread gets `KeyboardInterrupt`. If it has not ended within `_GRACE` seconds, the process ends
+  anyway. That is as safe as being killed, which every command survives.
+- A training loop that saves its state first has its own handler (`training/stop_signal.py`): one line says so.
+- A second Ctrl-C ends the process at once.
+"""
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType, ModuleType
+from typing import Any, NoReturn, Self
+
+INTERRUPTED = 130
+_GRACE = 1.5  # seconds from Ctrl-C to the end of a command that has nothing to save
+_STOPPING = "stopping: the work in progress is finished and saved first. Ctrl-C again ends at once."
+# These keep what is finished: steps of a run, features, copies of images
+_CONTINUING = ("train", "demo", "embed", "eval", "duplicates", "data attack")
+_SHOW_CURSOR = "\x1b[?25h\n"  # a progress bar hides it
+
+
+class CtrlC:
+    """Handles SIGINT from `__enter__` to `__exit__`, in the main thread of a process that does not ignore it."""
+
+    def __init__(self, message: Callable[[], str]) -> None:
+        """`message` gives the line for a command that was interrupted."""
+        self._message = message
+        self._pid = os.getpid()
+        self._active = self._signalled = self._spoken = False
+        self._ended = threading.Event()
+        self._speaking = threading.RLock()
+
+    def __enter__(self) -> Self:
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if not in_main_thread or signal.getsignal(signal.SIGINT) in {signal.SIG_IGN, None}:
+            return self
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        _pipes.add(self._write)
+        self._handler_before = signal.signal(signal.SIGINT, self._handle)
+        threading.Thread(target=self._watch, name="Ctrl-C", daemon=True).start()
+        self._active = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._active or os.getpid() != self._pid:
+            return
+        self._ended.set()
+        if self._signalled and self._spoken:  # no second exception may disturb the end, and no thread may delay it
+            signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+            return
+        signal.signal(signal.SIGINT, self._handler_before)
+        signal.set_wakeup_fd(self._wakeup_before)
+        _pipes.discard(self._write)
+        os.close(self._write)  # the thread reads the end of the file, and returns
+
+    def speak(self, line: str) -> None:
+        """Write the last line of an interrupted command, once."""
+        with self._speaking:
+            if not self._spoken:
+                self._spoken = True
+                sys.stderr.write(f"carp: {line}\n")
+                sys.stderr.flush()
+
+    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+        """Run in the main thread as soon as that is free."""
+        if os.getpid() != self._pid:
+            return  # a forked worker: its parent decides
+        if _is_importing():
+            self._end_now()
+        raise KeyboardInterrupt
+
+    def _watch(self) -> None:
+        """Run in its own thread: one byte arrives for every signal."""
+        count = 0
+        while received := os.read(self._read, 1):
+            if received[0] != signal.SIGINT:
+                continue
+            count += 1
+            self._signalled = True
+            if count > 1 and _alone():
+                self._end_now()
+            if signal.getsignal(signal.SIGINT) != self._handle:  # somebody saves something first
+                if _alone():
+                    sys.stderr.write(f"carp: {_STOPPING}\n")
+            elif _is_importing():
+                self._end_now()
+            else:
+                threading.Thread(target=self._end_soon, daemon=True).start()
+        os.close(self._read)
+
+    def _end_soon(self) -> None:
+        self._ended.wait(_GRACE)
+        if self._ended.is_set() and not self._spoken:
+            return  # it ended in another way, and nobody has to hurry
+        if self._ended.is_set():
+            threading.Event().wait(_GRACE)  # threads and workers of the command may still be waited for
+        self._end_now()
+
+    def _end_now(self) -> NoReturn:
+        with self._speaking:  # the other thread may be about to end the process as well
+            if not self._spoken:
+                self._spoken = True
+                cursor = _SHOW_CURSOR if os.isatty(2) else ""
+                os.write(2, f"{cursor}carp: {self._message()}\n".encode(errors="backslashreplace"))
+            os._exit(INTERRUPTED)
+
+
+def end_process(code: int) -> NoReturn:
+    """End this process without the clean-up of the interpreter, which takes seconds with torch loaded.
+
+    A Ctrl-C that arrives now comes too late to matter.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, lambda *_: os._exit(code))
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # the reader of a pipe may be gone, as in `carp settings | head`
+            stream.flush()
+    os._exit(code)
+
+
+def interrupted_line() -> str:
+    """What happened, and whether the same command continues."""
+    command = " ".join(sys.argv[1:3])
+    continues = any(f"{command} ".startswith(f"{name} ") for name in _CONTINUING) and "--dry-run" not in sys.argv
+    return "interrupted." + (" The same command continues: what is finished is kept." if continues else "")
+
+
+def _alone() -> bool:
+    """Whether no other process shares the work; torchrun sends every Ctrl-C of the terminal a second time."""
+    return os.environ.get("WORLD_SIZE", "1") == "1"
+
+
+def _is_importing() -> bool:
+    """Whether some module has begun to be imported and is not complete."""
+    modules: list[Any] = list(sys.modules.values())
+    specs = (module.__dict__.get("__spec__") for module in modules if isinstance(module, ModuleType))
+    return any(getattr(spec, "_initializing", False) for spec in specs)
+
+
+_pipes: set[int] = set()  # where signals of this process are written to
+
+
+def _forget_in_child() -> None:
+    """A forked worker shares the pipe of its parent, which must not count a signal to both as two."""
+    if _pipes:
+        signal.set_wakeup_fd(-1)
+        _pipes.clear()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
