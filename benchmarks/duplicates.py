@@ -22,9 +22,11 @@ import numpy as np
 import carp
 from benchmarks.injected_copies import EASY, HARD, write_copies
 from benchmarks.shared import judged
+from carp.data.decode import decode, read_file
 from carp.data.random import key, uniforms
 from carp.features.copies import Copies, find_copies
 from carp.features.extract import Features
+from carp.features.look_alike import agreement, look_at
 
 _CHOICE = (17, 999)  # the stream that chooses the originals
 Copy = tuple[str, int, Path]  # attack, number of the original, file
@@ -70,6 +72,18 @@ def count_pairs(found: Copies, num_originals: int, copies: list[Copy]) -> dict[s
     return counts
 
 
+def first_groups(found: Copies, files: list[Path], num_originals: int, copies: list[Copy]) -> None:
+    """Print how many of the first groups hold a copy and its original and nothing else, by size and by certainty."""
+    rows = {row for group in found.groups for row in group}
+    looks = {row: look_at(decode(read_file(files[row]), str(files[row]))) for row in rows}
+    by_certainty = sorted(found.groups, key=lambda group: -agreement([looks[row] for row in group]))
+    for name, groups in (("largest first", found.groups), ("most certain first", by_certainty)):
+        for count in (10, 50):
+            first = [{r if r < num_originals else copies[r - num_originals][1] for r in g} for g in groups[:count]]
+            right = sum(len(roots) == 1 for roots in first)
+            print(f"{name}: {right} of the first {len(first)} groups are an original and its copies")
+
+
 def scores(counts: dict[str, int], injected: int) -> dict[str, float]:
     """Precision, recall, F1; and F1 if near-copies that were there already were wrong."""
     right, wrong = counts["right"], counts["wrong"]
@@ -109,6 +123,7 @@ def measure(files: list[Path], known: Features, seed: int, arguments: argparse.N
         both = [(len(originals) + i, copy[1]) for i, copy in enumerate(easy) if copy[0] == name]
         inside = sum(group_of.get(row, -1) == group_of.get(original, -2) for row, original in both)
         print(f"| – {name} | {len(both)} | | | {100 * inside / len(both):.1f} | | | |")
+    first_groups(found, [*originals, *(path for _, _, path in easy)], len(originals), easy)
     for name in HARD:
         rows = [i for i, copy in enumerate(hard) if copy[0] == name]
         copies = [hard[i] for i in rows]

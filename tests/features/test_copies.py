@@ -148,3 +148,40 @@ def test_the_parts_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_same_image_everywhere_is_no_division_by_zero() -> None:
     similarities = np.ones((200, 48), dtype=np.float32)
     assert choose_threshold(similarities).value is None
+
+
+def spacings(count: int, seed: int, spread: float) -> NDArray[np.float64]:
+    """Nearest neighbours [count, 48] as different images have them: the j-th exceeds the next by β / j on average.
+
+    The β of an image is 1 divided by a Gamma variable of mean 1 and this deviation.
+    """
+    rng = np.random.default_rng(seed)
+    beta = 1.0 / (rng.gamma(1 / spread**2, spread**2, count) if spread else np.ones(count))
+    gaps = rng.exponential(size=(count, copies.FAR - 1)) / np.arange(1, copies.FAR)
+    from_below = np.cumsum(gaps[:, ::-1], axis=1)[:, ::-1] * beta[:, None]
+    return np.concatenate([from_below, np.zeros((count, 1))], axis=1)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.1])
+@pytest.mark.parametrize("margin", [5.0, 7.0, 9.0])
+def test_as_many_come_near_by_chance_as_expected(spread: float, margin: float) -> None:
+    """400,000 images without copies, whose β are the same or differ by a tenth."""
+    a = spacings(400_000, seed=int(10 * margin), spread=spread)
+    observed = int((a[:, 0] - a[:, copies.NEAR - 1] >= margin).sum())
+    expected = copies.expected_by_chance(a, margin)
+    noise = 3 * expected**0.5
+    assert observed <= expected + noise
+    if spread:  # as much as `_PRIOR` assumes
+        assert observed >= 0.97 * expected - noise
+        with_one_beta = len(a) * (1 - (1 - np.exp(-margin)) ** 15)
+        assert with_one_beta < observed - noise
+
+
+@pytest.mark.parametrize("name", ["cloud", "flat", "clusters", "densities"])
+def test_no_more_come_near_by_chance_than_expected(name: str) -> None:
+    found = neighbours(comparable(kinds(name, 2000, seed=11).astype(np.float32)), copies.FAR)
+    a = np.arctanh(found.similarities.astype(np.float64))
+    excess = a[:, 0] - a[:, copies.NEAR - 1]
+    for share in (0.1, 0.01):
+        margin = float(np.quantile(excess, 1 - share))
+        assert copies.expected_by_chance(a, margin) >= share * len(a)

@@ -21,6 +21,7 @@ _OUT_OF_MEMORY = (
     "micro_batch, global_size or num_prototypes, otherwise close other programs or take smaller batches and images."
 )
 
+
 def run(ctrl_c: CtrlC) -> None:
     """Run the command line; a user's mistake is one line on standard error and a non-zero exit."""
     _prepare_output()

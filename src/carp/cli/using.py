@@ -118,6 +118,10 @@ def _duplicates(
     resize: words.Resize = None,
     precision: words.Precision = "fp32",
     batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
+    remove_list: Annotated[
+        Path | None,
+        typer.Option(help="Also list the files that would go, in a .txt, .nul (for xargs -0) or .csv file."),
+    ] = None,
     device: words.Device = "auto",
 ) -> None:
     """Group the near-copies among images, for a person to look at. Nothing is deleted."""
@@ -136,9 +140,12 @@ def _duplicates(
         precision=precision,  # type: ignore[arg-type]  # checked there
         batch_size=batch_size,
         device=device,
+        remove_list=remove_list,
         quiet=False,
     )
     print_copies(found)
+    if remove_list is not None:
+        typer.echo(f"files to remove: {remove_list}   ({found.surplus:,} files; look at the page first)")
     say(f"page: {out / 'duplicates.html'}   list: {out / 'duplicates.json'}   (nothing was deleted)")
 
 

@@ -1,6 +1,7 @@
 """`carp duplicates`: near-copies among images, for a person to look at before anything is touched."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +10,19 @@ from numpy.typing import NDArray
 from carp.commands.labelled import FEATURES
 from carp.commands.pictures import StoredImages, places_of
 from carp.commands.stored import open_images, store_features
-from carp.data.decode import size_of
+from carp.data.decode import decode, has_camera_data, size_of
 from carp.data.identical import first_identical
 from carp.data.source import Openable, Source, open_source
 from carp.errors import ConfigError, DataError, UnreadableImageError
 from carp.features.copies import Copies, find_copies
 from carp.features.encoder import load
 from carp.features.extract import Precision
+from carp.features.look_alike import Look, agreement, look_at
 from carp.features.store import Store, is_store, open_store
 from carp.files import write_atomic
 from carp.report.copies_page import CopiesFound, Group, Member, write_copies_page
+from carp.report.original import Evidence, original
+from carp.report.remove_list import check_remove_list, write_remove_list
 from carp.training.display import Display
 
 PAGE, LIST = "duplicates.html", "duplicates.json"
@@ -36,6 +40,7 @@ def duplicates(
     precision: Precision = "fp32",
     batch_size: int = 256,
     device: str = "auto",
+    remove_list: str | Path | None = None,
     quiet: bool = True,
 ) -> CopiesFound:
     """Group the near-copies among images, and write them as a page and as JSON. Nothing is ever deleted.
@@ -51,8 +56,11 @@ def duplicates(
         precision: `bf16` is faster where the processor supports it.
         batch_size: Images at a time.
         device: Where to run the encoder.
+        remove_list: A .txt, .nul or .csv file for the files that would go if one of every group stayed.
         quiet: Show no progress.
     """
+    if remove_list is not None:
+        check_remove_list(Path(remove_list))
     least, folder = _threshold(threshold), Path(out)
     if folder.is_file():
         raise DataError(f"{folder} is a file: give a folder with --out.")
@@ -77,12 +85,22 @@ def duplicates(
         images=len(store.features),
         threshold=copies.threshold.value,
         reason=copies.threshold.reason,
-        groups=_groups(copies, store, images, _identical(firsts)),
+        groups=_groups(copies, store, images, firsts),
         unreadable=len(store.unreadable),
     )
     write_copies_page(folder / PAGE, found, lambda member: images.picture(member.row, member.place))
     write_atomic(folder / LIST, json.dumps(found.as_dict(), indent=1))
+    if remove_list is not None:
+        _write(Path(remove_list), found)
     return found
+
+
+def _write(path: Path, found: CopiesFound) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_remove_list(path, found)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}. Give another --remove-list.") from error
 
 
 def _threshold(given: float | str) -> float | None:
@@ -111,23 +129,50 @@ def _identical(firsts: NDArray[np.int64]) -> set[int]:
     return {*again.tolist(), *firsts[again].tolist()}
 
 
-def _groups(copies: Copies, store: Store, images: StoredImages, identical: set[int]) -> list[Group]:
-    """Every group with the image to keep first."""
+def _groups(copies: Copies, store: Store, images: StoredImages, firsts: NDArray[np.int64]) -> list[Group]:
+    """Groups with the image to keep first; the most certain ones first: identical files, then by their pixels."""
     places = places_of(store, {row for group in copies.groups for row in group})
+    identical = _identical(firsts)
     groups = []
     for rows in copies.groups:
-        members = [_member(row, places[row], copies, images, identical) for row in rows]
-        groups.append(Group(sorted(members, key=lambda m: (-m.width * m.height, -m.num_bytes, m.row))))
-    return groups
+        seen = [_see(row, places[row], images) for row in rows]
+        members = [
+            Member(
+                row,
+                places[row],
+                min(copies.similarity[row], 1.0),
+                *one.size,
+                one.evidence.num_bytes,
+                identical=row in identical,
+                digest=int(firsts[row]),
+            )
+            for row, one in zip(rows, seen, strict=True)
+        ]
+        keep = original([one.evidence for one in seen])
+        others = [member for number, member in enumerate(members) if number != keep]
+        others.sort(key=lambda m: (-m.width * m.height, -m.num_bytes, m.row))
+        looks = [one.look for one in seen if one.look is not None]
+        groups.append(Group([members[keep], *others], agreement(looks) if len(looks) == len(seen) else -1.0))
+    return sorted(groups, key=lambda g: (not g.is_identical, -g.agreement, g.members[0].row))
 
 
-def _member(row: int, place: str, copies: Copies, images: StoredImages, identical: set[int]) -> Member:
-    width = height = num_bytes = 0
+@dataclass(frozen=True)
+class _Seen:
+    """What a look at an image shows; nothing if it cannot be read any more."""
+
+    size: tuple[int, int]
+    look: Look | None
+    evidence: Evidence
+
+
+def _see(row: int, place: str, images: StoredImages) -> _Seen:
+    path = Path(place)
+    modified = path.stat().st_mtime if path.is_file() else None
     try:
         stored = images.fetch(row, place)
-        width, height = size_of(stored, place)
-        num_bytes = len(stored) if isinstance(stored, bytes) else stored.nbytes
+        look, size = look_at(decode(stored, place)), size_of(stored, place)
     except UnreadableImageError:  # it was readable when its features were extracted
-        pass
-    similarity = copies.similarity[row]
-    return Member(row, place, min(similarity, 1.0), width, height, num_bytes, identical=row in identical)
+        return _Seen((0, 0), None, Evidence(0, False, modified, path.name, 0))
+    num_bytes = len(stored) if isinstance(stored, bytes) else stored.nbytes
+    pixels = look.inner[0] * look.inner[1]
+    return _Seen(size, look, Evidence(pixels, has_camera_data(stored), modified, path.name, num_bytes))

@@ -128,6 +128,22 @@ def format_of(stored: bytes, place: str) -> str:
         return image.format or "unknown"
 
 
+_CAMERA = (271, 272)  # EXIF: maker, model
+_EXIF, _EXPOSED = 0x8769, 36867  # the block of the exposure, and its time
+
+
+def has_camera_data(stored: Stored) -> bool:
+    """Whether a file names the camera that took it, or when: EXIF's maker, model or time of exposure."""
+    if isinstance(stored, np.ndarray):
+        return False
+    try:
+        with Image.open(io.BytesIO(stored)) as image:
+            exif = image.getexif()
+            return any(exif.get(tag) for tag in _CAMERA) or bool(exif.get_ifd(_EXIF).get(_EXPOSED))
+    except Exception:  # damaged EXIF data is none; the image itself may be fine
+        return False
+
+
 @contextmanager
 def _telling(stored: bytes, place: str) -> Iterator[None]:
     """Turn whatever damage leads to (Pillow's plugins raise nearly anything) into one error that names the image."""

@@ -7,6 +7,7 @@ the gaps between the 16th and the 48th neighbours (median over images). So the 1
 the first may come by chance: the chance that it exceeds the 16th by x or more is 1 − (1 − exp(−x / β))¹⁵. Times the
 number of images this is how many are expected to have such a neighbour, which is compared with how many do. The margin
 is the smallest x where at most one in a hundred of them is expected by chance; if there is none, there are no copies.
+How many to expect at that margin is then counted again with the β of every image (`expected_by_chance`).
 Two images are copies if their a exceeds that of the 16th neighbour of both by the margin. So a folder with a hundred
 views of one building asks for more similarity there than elsewhere.
 
@@ -15,6 +16,7 @@ Shapes: M images, F features, D dimensions, k neighbours.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ NEAR, FAR = 16, 48  # the neighbours that tell what is to be expected
 BY_CHANCE = 0.01  # the share of images with a neighbour beyond the margin that may be there by chance
 FEW, FEW_THRESHOLD = 100, 0.95  # fewer images have no distribution to learn from
 DIMENSIONS, WHITENED_FROM = 256, 1000  # principal components, and the number of images from which they are known
+_PRIOR = 96  # gaps of the middle image that count with the 32 of an image's own
 _ROWS_AT_A_TIME = 4096
 _LARGEST = 1 - 1e-5  # similarity of what is the same, so that its arctanh is finite
 
@@ -44,7 +47,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Copies:
-    """Groups of rows, largest first; every row is a copy of another of its group."""
+    """Groups of rows; every row is a copy of another of its group."""
 
     threshold: Threshold
     groups: list[list[int]]
@@ -152,9 +155,31 @@ def choose_threshold(similarities: Features) -> Threshold:
         reason = "no image is nearer to another than is to be expected of different images"
         return Threshold(None, np.full(count, np.inf, dtype=np.float32), reason)
     limits = np.tanh(near + margins[low[-1]]).astype(np.float32)
-    found, chance = int(low[-1]) + 1, by_chance[low[-1]]
-    reason = f"{found:,} images have a neighbour so near, and {chance:.1f} would be expected by chance"
+    found, chance = int(low[-1]) + 1, expected_by_chance(a, float(margins[low[-1]]))
+    reason = f"{found:,} images have a neighbour so near, and about {chance:.1f} would be expected by chance"
     return Threshold(float(np.median(limits)), limits, reason)
+
+
+def expected_by_chance(a: NDArray[np.float64], margin: float) -> float:
+    """How many images have a first neighbour that exceeds their 16th by the margin, if none has a copy.
+
+    Args:
+        a: Inverse hyperbolic tangents of the similarities to the nearest neighbours [M, 48], best first.
+        margin: What the first must exceed the 16th by.
+
+    β differs between images, and the sum over images is ruled by those with a large one, so that one β for all would
+    promise too few. j times the gap between the j-th neighbour and the next is exponential with mean β: 32 such gaps
+    measure the β of an image. They are joined with `_PRIOR` gaps of the middle image. With n gaps in all, of mean b, an
+    exponential variable of that unknown β exceeds x with chance (1 + x / (n b))⁻ⁿ; the first neighbour exceeds the
+    16th by the largest of 15 such variables (inclusion and exclusion).
+    """
+    gaps = np.arange(NEAR, FAR) * (a[:, NEAR - 1 : FAR - 1] - a[:, NEAR:FAR])
+    own = gaps.mean(axis=1)
+    count = gaps.shape[1] + _PRIOR
+    middle = np.median(own) / (1 - 1 / (3 * gaps.shape[1]))  # the median of a mean of n gaps is below β by that factor
+    beta = np.maximum((gaps.shape[1] * own + _PRIOR * middle) / count, 1e-9)
+    terms = [(-1) ** (k + 1) * comb(NEAR - 1, k) * (1 + k * margin / (count * beta)) ** -count for k in range(1, NEAR)]
+    return float(np.clip(sum(terms), 0.0, 1.0).sum())
 
 
 def _fixed(value: float, count: int, reason: str) -> Threshold:

@@ -30,6 +30,8 @@ class Member:
     num_bytes: int
     identical: bool
     """Whether another image of the group is the same to the byte."""
+    digest: int = 0
+    """The first row that is the same to the byte."""
 
     def size(self) -> str:
         """In words."""
@@ -38,14 +40,25 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """Near-copies; the first is the one to keep: most pixels, then most bytes."""
+    """Near-copies; the first is the one to keep (report/original.py)."""
 
     members: list[Member]
+    agreement: float = 1.0
+    """Of the pixels, from −1 to 1: the weakest link of the group (features/look_alike.py)."""
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether all images are the same to the byte."""
+        return len({member.digest for member in self.members}) == 1 and self.members[0].identical
+
+    def head(self) -> str:
+        """How certain the group is, in words."""
+        return "identical files" if self.is_identical else f"pixel agreement {self.agreement:.3f}"
 
 
 @dataclass(frozen=True)
 class CopiesFound:
-    """All near-copies among images."""
+    """All near-copies among images, the most certain groups first."""
 
     name: str
     images: int
@@ -79,6 +92,7 @@ class CopiesFound:
                 {
                     "image": member.place,
                     "keep": number == 0,
+                    "agreement": round(group.agreement, 6),
                     "similarity": round(member.similarity, 6),
                     "identical": member.identical,
                     "width": member.width,
@@ -128,8 +142,15 @@ def write_copies_page(path: Path, found: CopiesFound, picture: Callable[[Member]
         if pictures + len(group.members) > _PICTURES:
             break
         pictures += len(group.members)
-        sections.append(section(f"Group {number}: {len(group.members)} images", _pictures(group, picture)))
-    notes = [found.rule(), "Nothing was deleted. The image marked “keep” has the most pixels, then the most bytes."]
+        sections.append(
+            section(f"Group {number}: {len(group.members)} images, {group.head()}", _pictures(group, picture))
+        )
+    notes = [
+        found.rule(),
+        "The most certain groups come first: identical files, then by how much their pixels agree.",
+        "Nothing was deleted. “keep” marks the most likely original: most pixels (a border does not count), camera "
+        "data, oldest file, shortest name, most bytes, in this order.",
+    ]
     if len(sections) < len(found.groups):
         notes.append(f"The first {len(sections):,} groups are shown; duplicates.json has all {len(found.groups):,}.")
     write_page(path, found.summary(), notes, sections)
