@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from timm.data import create_transform, resolve_data_config
+from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize
 
 import carp
-from carp.features.extract import usual_resize
+from carp.features.extract import evaluation_crop, usual_resize
 from carp.features.portable import Portable
 from carp.features.portable.timm_folder import _crop_pct
 from tests.commands.conftest import Cli, assert_one_line
@@ -92,6 +94,9 @@ def test_the_resize_rule_is_that_of_the_encoder(size: int) -> None:
     portable = Portable(module, size, usual_resize(size), "resnet18", {}, {})
     rule = portable.resize_rule
     assert rule.startswith(f"Resize({usual_resize(size)}, interpolation=BICUBIC), CenterCrop({size})")
+    pixels = np.random.default_rng(size).integers(0, 256, (301, 437, 3), dtype=np.uint8)
+    theirs = Compose([Resize(usual_resize(size), InterpolationMode.BICUBIC), CenterCrop(size)])(Image.fromarray(pixels))
+    np.testing.assert_array_equal(evaluation_crop(pixels, size), np.asarray(theirs))
     cfg = {**timm.create_model("resnet18").pretrained_cfg, "interpolation": "bicubic", "crop_mode": "center"}
     cfg |= {"input_size": (3, size, size), "crop_pct": _crop_pct(size, usual_resize(size))}
     resize = create_transform(**resolve_data_config({}, pretrained_cfg=cfg)).transforms[0]

@@ -118,3 +118,13 @@ def test_equals_say_how_to_choose(cli: Cli, tmp_path: Path) -> None:
     assert "the same features" in lines["choose"]
     assert f"dino:{tmp_path / 'a.pth'}" in lines["choose"]
     assert "must give NAME:FILE" in cli("weights")[1]
+
+
+def test_a_converted_network_is_doubted(cli: Cli, tmp_path: Path) -> None:
+    """Keras' ResNet has the keys of torchvision's; that it was never trained in PyTorch is all that shows."""
+    state = narrow().state_dict()
+    torch.save(state, tmp_path / "trained.pth")
+    torch.save({n: torch.zeros_like(t) if n.endswith("tracked") else t for n, t in state.items()}, tmp_path / "a.pth")
+    assert "doubt " not in cli("weights", tmp_path / "trained.pth")[1]
+    assert f"resnet-v1:{tmp_path / 'a.pth'}" in cli("weights", tmp_path / "a.pth")[1]
+    assert "doubt " not in cli("weights", f"resnet-v1:{tmp_path / 'a.pth'}")[1]

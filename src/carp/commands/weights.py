@@ -11,6 +11,7 @@ from rich.table import Table
 from carp.console import SafeConsole
 from carp.features.exported import OwnExport, build_own, read_own
 from carp.features.foreign import BY_NAME, METHODS, ForeignWeights, Method, read_foreign
+from carp.features.foreign.architecture import Traits
 from carp.report.columns import Column
 from carp.report.join import Row
 from carp.report.paper import published
@@ -21,6 +22,10 @@ _PUBLISHED = {
     "k-NN, 8 sets": Column("knn", "average", "top1_k20"),
 }
 _SHOWN = 6  # names of leftovers
+_DOUBT = (
+    "all counters of batch norm are 0: converted from another library, or never trained. If it is Keras' ResNet, its "
+    "strides and eps differ: give resnet-v1:{path}"
+)
 
 
 def list_formats() -> str:
@@ -71,6 +76,7 @@ def recognise_file(file: str) -> str:
         "leftovers": list(found.leftovers),
         "unexpected": list(found.unexpected),
         "beside": list(found.beside),
+        "uncounted": found.uncounted,
         "size": found.size,
         "sha256": found.sha256,
     }
@@ -93,9 +99,14 @@ def describe_file(file: str) -> str:
     lines += [f"unexpected  {_few(found.unexpected)}"] if found.unexpected else []
     lines += [f"beside      {_few(found.beside)}"] if found.beside else []
     lines += [f"note        {method.note}"] if method.note else []
+    lines += [f"doubt       {_DOUBT.format(path=found.path)}"] if _may_be_converted(found) else []
     lines += [f"source      {method.source}"]
     lines += [f"choose      {_choice(found)}"] if found.also else []
     return "\n".join(lines)
+
+
+def _may_be_converted(found: ForeignWeights) -> bool:
+    return found.uncounted and found.method.traits == Traits() and found.method.mean == BY_NAME["resnet"].mean
 
 
 def _choice(found: ForeignWeights) -> str:

@@ -14,6 +14,7 @@ from carp.features.foreign.architecture import COUNTER, Architecture
 from carp.features.foreign.candidate import Candidate, bare_candidates, candidates
 from carp.features.foreign.refusal import ambiguous, few, refusal
 from carp.features.foreign.table import BY_NAME, Method
+from carp.features.foreign.tells import counters_at_zero
 from carp.features.foreign.vit import VitArchitecture
 from carp.restricted.checkpoint_file import read_checkpoint
 
@@ -36,6 +37,8 @@ class ForeignWeights:
     """Methods whose files have the same layout and whose encoders give the same features."""
     path: Path
     sha256: str
+    uncounted: bool
+    """Batch norm counted no batch: the network was converted from another library, or never trained."""
 
     @property
     def size(self) -> int:
@@ -123,6 +126,7 @@ def _finish(path: Path, found: Any, best: Candidate, likely: list[Candidate]) ->
         tuple(dict.fromkeys(method.name for method in also if method is not best.method)),
         path,
         digest,
+        counters_at_zero(best.contents),
     )
 
 
