@@ -75,18 +75,20 @@ def extract(
     device: torch.device,
     batch_size: int = 256,
     strict: bool = False,
+    may_be_empty: bool = False,
     progress: Progress = _silent,
     precision: Precision = "fp32",
     resize: int | None = None,
 ) -> Extracted:
     """Pooled features of all images of a source, batch norm in evaluation mode.
 
-    An image that cannot be read is left out, or raises if `strict`.
+    An image that cannot be read is left out, or raises if `strict`. If none can be read this raises, or returns
+    features [0, 0] if they `may_be_empty`.
     """
     batches = feature_batches(
         encoder, source, size=size, device=device, batch_size=batch_size, precision=precision, resize=resize
     )
-    return _collect(batches, source, progress, strict=strict)
+    return _collect(batches, source, progress, strict=strict, may_be_empty=may_be_empty)
 
 
 def feature_batches(
@@ -129,7 +131,9 @@ def _encoded(
         yield FeatureBatch(found if batch.indices else found[:0, :0], batch.indices, batch.unreadable)
 
 
-def _collect(batches: Iterable[FeatureBatch], source: Source, progress: Progress, *, strict: bool = False) -> Extracted:
+def _collect(
+    batches: Iterable[FeatureBatch], source: Source, progress: Progress, *, strict: bool = False, may_be_empty: bool
+) -> Extracted:
     parts, indices, unreadable = list[Features](), list[int](), list[Unreadable]()
     for batch in batches:
         for bad in batch.unreadable if strict else ():
@@ -139,9 +143,10 @@ def _collect(batches: Iterable[FeatureBatch], source: Source, progress: Progress
         indices += batch.indices
         unreadable += batch.unreadable
         progress(len(indices) + len(unreadable), len(source))
-    if not indices:
+    if not indices and not may_be_empty:
         raise nothing_to_read(source.name, unreadable)
-    return Extracted(np.concatenate(parts), np.array(indices, dtype=np.int64), unreadable, source.name)
+    features = np.concatenate(parts) if parts else np.empty((0, 0), dtype=np.float32)
+    return Extracted(features, np.array(indices, dtype=np.int64), unreadable, source.name)
 
 
 def usual_resize(size: int) -> int:

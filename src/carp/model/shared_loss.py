@@ -1,7 +1,7 @@
 """The loss of a batch that several processes share: its value on all of them, its gradient in parts that add up.
 
 Every process has some of the images and walks over all blocks. The mean assignment of a block is summed over processes
-while the block is visited: K numbers a step in all. Consistency is a sum over own images, divided by the number of all.
+while the block is visited, in chunks of the same size everywhere: K numbers per step in all. Consistency is a sum over own images, divided by the number of all.
 So the gradient on own embeddings is that of the whole batch, and the gradients of weights and prototypes must be added
 up over processes, not averaged.
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from carp import distributed
 from carp.model.carp import Embedded
-from carp.model.head import Whole
+from carp.model.head import Whole, blocks_per_chunk
 from carp.model.loss import LossTerms, carp_loss
 
 
@@ -24,10 +24,21 @@ def shared_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entrop
     if distributed.world_size() == 1:
         return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
     whole = Whole(images, len(partition_PN), lambda sums: distributed.add_up([sums]))
-    own = carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, whole=whole)
+    chunk = _common_chunk(embedded, partition_PN, images)
+    own = carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, chunk=chunk, whole=whole)
     consistency = own.consistency.clone()
     distributed.add_up([consistency])
     return LossTerms(own.total + (consistency - own.consistency), consistency, own.kl_to_uniform)
+
+
+def _common_chunk(embedded: Embedded, partition_PN: Tensor, images: int) -> int:
+    """Blocks per chunk, the same number in every process: they add up the sums of a chunk together.
+
+    It suits the largest share. Shares differ by at most one image, whether of a batch or of a micro-batch, so the
+    largest is known without asking the other processes.
+    """
+    views, device = len(embedded.z) + len(embedded.w), embedded.z[0].device.type
+    return blocks_per_chunk(views, distributed.largest_share(images), partition_PN.shape[1], device)
 
 
 def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entropy_weight: float) -> LossTerms:

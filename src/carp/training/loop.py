@@ -265,7 +265,11 @@ class Training:
         return values
 
     def _stop_if_collapsed(self) -> None:
-        if self.config.on_collapse == "stop" and self.course.collapsed_in_a_row >= _PATIENCE:
+        if self.config.on_collapse != "stop":
+            return
+        # Other hardware may round to another verdict
+        (in_a_row,) = distributed.largest([self.course.collapsed_in_a_row])
+        if in_a_row >= _PATIENCE:
             self.save()
             raise CollapseError(f"stopped at step {self.step}, {self.diagnosis} (on_collapse: stop)")
 

@@ -21,7 +21,7 @@ def choose_micro_batch(config: Config, device: torch.device) -> int | None:
     here = distributed.processes_here() if device.type == "cpu" else 1  # who share the memory
     batch = distributed.largest_share(config.batch_size)
     limit = _SHARE * available_memory(device) / here
-    halved = [-(-batch // 2**n) for n in range(batch.bit_length() - 1)]
+    halved = [-(-batch // 2**n) for n in range(max(1, batch.bit_length() - 1))]
     sizes = [size for size in halved if batch % size != 1]  # batch norm cannot take a single image
     for size in sizes:
         if estimate(config.model_copy(update={"micro_batch": size})).total_bytes <= limit:
