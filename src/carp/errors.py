@@ -61,6 +61,12 @@ class BadImagesError(DataError):
     exit_code = 5
 
 
+class StorageError(DataError):
+    """Reading failed again and again for a reason that lies in the storage or the network, not in the data."""
+
+    exit_code = 7
+
+
 class ProcessError(CarpError):
     """Another process of the run hangs, was killed or is out of reach."""
 
@@ -89,6 +95,12 @@ def received(value: object) -> str:
         return _SHORT.repr(value)
     except (ValueError, RecursionError):  # an integer of more digits than Python writes
         return f"a {type(value).__name__} that is too large to show"
+
+
+def plain(error: DataError) -> DataError:
+    """The same error in a form that passes from one process to another: its message, and what decides its exit code."""
+    kind = next((kind for kind in (BadImagesError, StorageError) if isinstance(error, kind)), DataError)
+    return kind(str(error))
 
 
 def nearest(word: str, accepted: Iterable[str]) -> str:

@@ -7,6 +7,8 @@ import time
 import traceback
 from collections.abc import Callable
 
+from carp import distributed
+
 
 def in_processes(world: int, function: Callable[[], object], *, seconds: float = 120.0) -> None:
     """Call `function` in `world` forks that find each other; raise if one of them fails or takes too long."""
@@ -40,8 +42,6 @@ def in_processes(world: int, function: Callable[[], object], *, seconds: float =
 
 
 def _call(function: Callable[[], object]) -> int:
-    from carp import distributed  # noqa: PLC0415 - after the fork
-
     try:
         function()
         distributed.barrier()  # the first process keeps the store

@@ -4,10 +4,12 @@ What one process gives is computed first; 2, 3 and 5 processes must give the sam
 the processes would choose chunks of different sizes in the head's pass if each looked at its own share only.
 """
 
+import json
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +21,8 @@ from carp.model.carp import Embedded
 from carp.model.head import blocks_per_chunk
 from carp.model.loss import carp_loss
 from carp.model.shared_loss import sharded_loss, shared_loss
-from tests.helpers import tiny_images
+from carp.training.run_log import read_metrics
+from tests.helpers import TINY, tiny_images, write_images
 from tests.processes.conftest import NO_BATCH_NORM, distance, losses
 from tests.processes.forked import in_processes
 from tests.processes.runs import without_batch_norm
@@ -28,7 +31,7 @@ UNEVEN = {2: 205, 3: 205, 5: 203}  # processes: images
 K, N = 30 * 512, 512
 TRAINING = {
     "epochs": 1,
-    "global_size": 16,
+    "global_size": 32,
     "blur": [0, 0, 0],
     "seed": 3,
     "projector_hidden": 32,
@@ -95,7 +98,7 @@ def losses_of_all_worlds(_folder: Path) -> None:
 
 def train(folder: Path, name: str, images: int, **settings: object) -> None:
     with without_batch_norm():  # then micro-batches change nothing at all
-        data = tiny_images(3 * images, 16, seed=images)
+        data = tiny_images(3 * images, seed=images)
         carp.train(data, folder / name, quiet=True, **{**TRAINING, "batch_size": images, **settings})
 
 
@@ -117,7 +120,94 @@ def runs(folder: Path) -> None:
             print("passed:", name, flush=True)
 
 
-RUNS: dict[str, Callable[[Path], None]] = {"losses": losses_of_all_worlds, "runs": runs}
+def tiny_shares(folder: Path) -> None:
+    """Photographs by worker processes, batch norm everywhere: 6 images on 5 processes; 5 on 5, one of them bad."""
+    photos = np.repeat(np.repeat(tiny_images(17, 20), 4, axis=1), 4, axis=2)
+    write_images(folder / "photos", photos)
+    (folder / "photos" / "003.png").write_bytes(b"no image")
+    for batch_size in (6, 5):
+        settings = {
+            **{key: value for key, value in TINY.items() if key not in {"blur", "encoder_options"}},
+            "encoder_options": {"channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4},
+            "global_size": 72,
+            "workers": 1,
+            "epochs": 1,
+            "batch_size": batch_size,
+            "micro_batch": "auto",
+            "max_bad_share": 0.1,
+        }
+        train = partial(carp.train, folder / "photos", quiet=True, **settings)
+        train(folder / f"one-{batch_size}")
+        in_processes(5, partial(train, folder / f"five-{batch_size}"))
+        one, five = (folder / f"{name}-{batch_size}" for name in ("one", "five"))
+        np.testing.assert_allclose(losses(five), losses(one), rtol=1e-4)
+        assert len(losses(one)) == 17 // batch_size
+        assert distance(five, one) < 1e-4, distance(five, one)
+        bad = [(run / "quarantine.jsonl").read_text() for run in (one, five)]
+        assert bad[0] == bad[1]
+        assert "003.png" in bad[0]
+        print("passed:", batch_size, "images", flush=True)
+
+
+def validation(folder: Path) -> None:
+    """Fewer readable images than processes in a share: the last of five shares of 21 has none."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(128, 20, (105, 32, 32, 3)) + rng.normal(0, 40, (3, 1, 1, 3))[np.arange(105) % 3]
+    write_images(folder / "labelled", np.clip(images, 0, 255).astype(np.uint8), classes=3)
+    for path in sorted((folder / "labelled").rglob("*.png"))[-21:]:
+        path.write_bytes(b"no image")
+    settings = {**TINY, "epochs": 1, "validation": str(folder / "labelled")}
+    train = partial(carp.train, tiny_images(), quiet=True, **settings)
+    train(folder / "one")
+    in_processes(5, partial(train, folder / "five"))
+    one, five = (
+        [line for line in read_metrics(folder / run / "metrics.jsonl") if "knn_student" in line]
+        for run in ("one", "five")
+    )
+    assert one == five
+    assert 0 < one[0]["knn_student"] < 1, "nothing is compared"
+    print("passed: validation", flush=True)
+
+
+def evaluation(folder: Path) -> None:
+    """3 batches of images and one classifier for 5 processes; the last step of an epoch has fewer images than these."""
+    carp.train(tiny_images(), folder / "run", quiet=True, **{**TINY, "epochs": 1})
+    rng = np.random.default_rng(1)
+    images = rng.normal(128, 30, (36, 32, 32, 3)) + rng.normal(0, 20, (3, 1, 1, 3))[np.arange(36) % 3]
+    write_images(folder / "labelled", np.clip(images, 0, 255).astype(np.uint8), classes=3)
+
+    def evaluate(name: str) -> None:
+        model, data, out = folder / "run", folder / "labelled", folder / name
+        carp.embed(model, data, out / "embedded", batch_size=13, device="cpu", quiet=True)
+        linear: dict[str, Any] = {"epochs": 3, "batch_size": 17, "lrs": 10, "optimisers": "sgd", "weight_decays": 0}
+        found = [carp.evaluate("knn", model, data, test=data, k=3, out=out, device="cpu", quiet=True).values]
+        for cached in (False, True):
+            result = carp.evaluate(
+                "linear", model, data, test=data, out=out, device="cpu", quiet=True, cached=cached, **linear
+            )
+            found.append(result.values)
+        assert all(other == found for other in distributed.gather(found))
+        if distributed.is_first():
+            (out / "found.json").write_text(json.dumps(found))
+
+    evaluate("one")
+    in_processes(5, partial(evaluate, "five"))
+    one, five = (json.loads((folder / name / "found.json").read_text()) for name in ("one", "five"))
+    assert one == five
+    assert 0.3 < one[0]["top1@3"] <= 1
+    for name in ("features.npy", "labels.npy", "places.jsonl"):
+        ours, theirs = ((folder / run / "embedded" / name).read_bytes() for run in ("five", "one"))
+        assert ours == theirs, name
+    print("passed: evaluation", flush=True)
+
+
+RUNS: dict[str, Callable[[Path], None]] = {
+    "losses": losses_of_all_worlds,
+    "runs": runs,
+    "tiny_shares": tiny_shares,
+    "validation": validation,
+    "evaluation": evaluation,
+}
 
 if __name__ == "__main__":
     RUNS[sys.argv[1]](Path(sys.argv[2]))

@@ -12,7 +12,7 @@ from carp.data.decode import pixel_limit
 from carp.data.pace import measure_pace
 from carp.data.part import at_random
 from carp.data.source import Openable
-from carp.errors import ConfigError, DataError
+from carp.errors import ConfigError, DataError, StorageError
 from carp.training.display import Display
 from carp.training.timing import in_words
 
@@ -109,6 +109,8 @@ def check_data(
         result = DataCheck(source.name, len(source), config.global_size, found, None, {})
         try:
             pace = measure_pace(part, config)
+        except StorageError:
+            raise
         except DataError:  # hardly anything can be read: that is told already
             return result
     return replace(result, seconds_to_read=pace.once * len(source), seconds_an_epoch=pace.epoch(len(source)))

@@ -14,7 +14,7 @@ from carp.commands.protocols import ALL, OF_ALL, check_options, check_protocol, 
 from carp.commands.result_files import write_result
 from carp.data.source import Openable
 from carp.device import choose_device
-from carp.errors import CarpError, DataError, MissingExtraError
+from carp.errors import CarpError, DataError, MissingExtraError, StorageError
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear_images import linear_on_images
 from carp.evaluation.protocols import check_settings
@@ -165,7 +165,8 @@ def evaluate_branches(
             try:
                 results.append(_evaluate(name, inputs, data, test, settings[name], cached=cached, predictions=wanted))
             except (DataError, MissingExtraError) as error:
-                if protocol != ALL or isinstance(error.__cause__, OSError):  # a full disk is no property of the data
+                # A full disk or a failing one is no property of the data
+                if protocol != ALL or isinstance(error, StorageError) or isinstance(error.__cause__, OSError):
                     raise
                 skipped = f"{name} was skipped: " if isinstance(error, MissingExtraError) else ""
                 refusals[f"{skipped}{error}"] = error

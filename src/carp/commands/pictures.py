@@ -8,7 +8,7 @@ from PIL import Image
 
 from carp.data.decode import Stored, decode, read_file
 from carp.data.source import Openable, Source, open_source
-from carp.errors import CarpError, DataError, UnreadableImageError
+from carp.errors import CarpError, DataError, StorageError, UnreadableImageError
 from carp.features.store import Store
 from carp.report.thumbnails import thumbnail
 
@@ -38,6 +38,8 @@ class StoredImages:
         name = str(self._store.origin.data["name"])
         try:
             source = open_source(self._data if self._data is not None else name)
+        except StorageError:
+            raise
         except CarpError:
             raise DataError(f"the images {name} are not where they were: give them with --data.") from None
         if source.fingerprint != self._store.origin.data["fingerprint"]:

@@ -29,7 +29,7 @@ from carp.data.quarantine import Unreadable
 from carp.data.random import Purpose, seed_of
 from carp.data.source import ArraySource, Source
 from carp.data.view_parameters import crop_and_flip
-from carp.errors import DataError, UnreadableImageError
+from carp.errors import DataError, UnreadableImageError, plain
 
 _WINDOW = 10_000  # images of neighbouring shards that are mixed
 
@@ -137,7 +137,7 @@ class _Photos(Dataset[_Made | DataError]):
             except UnreadableImageError as error:
                 unreadable.append(Unreadable(index, error.place, error.reason))
             except DataError as error:
-                return DataError(str(error))
+                return plain(error)
         size = self._kind.size
         images = stack(crops) if crops else torch.empty(0, 3, size, size, dtype=torch.uint8)
         return images, np.array(indices, dtype=np.int64), unreadable

@@ -30,6 +30,7 @@ from carp.data.decode_limits import (
 )
 from carp.data.image_formats import missing_decoder, pillow_formats, webp_size
 from carp.data.pillow_pixels import BYTES_PER_PIXEL, SWAP_SIDES, Pixels, orientation, pillow_pixels, upright
+from carp.data.transient import retrying
 from carp.errors import UnreadableImageError
 from carp.regular_file import check_regular, read_regular
 
@@ -85,14 +86,18 @@ class Photo:
 def read_file(path: Path) -> bytes:
     """All bytes of an image file, which must be a regular file of a size that images have."""
     try:
-        check_bytes(check_regular(path), str(path))
-        return read_regular(path, bytes_allowed())
+        return retrying(partial(_read_image, path), path)
     except FileNotFoundError:
         raise UnreadableImageError(str(path), "there is no such file") from None
     except OSError as error:
         raise UnreadableImageError(str(path), error.strerror or str(error)) from error
     except MemoryError:
         raise out_of_memory(str(path)) from None
+
+
+def _read_image(path: Path) -> bytes:
+    check_bytes(check_regular(path), str(path))
+    return read_regular(path, bytes_allowed())
 
 
 def decode(stored: Stored, place: str) -> Pixels:

@@ -4,6 +4,7 @@ import csv
 import io
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from carp.data.decode import Stored, read_file
 from carp.data.image_formats import SUFFIXES
 from carp.data.index import Found, Index, IndexedSource, find_index, pack, silent, strings_arrays
 from carp.data.labels import number_classes
+from carp.data.transient import retrying
 from carp.errors import DataError, nearest
 from carp.regular_file import check_regular, open_regular
 
@@ -40,12 +42,13 @@ class ListSource(IndexedSource):
         self.file, self.name = file, str(file)
         of = f"list:{os.path.abspath(file)}"  # noqa: PTH100 - links in the path stay as they are
         try:
-            check_regular(file)
-            state = file.stat()
+            retrying(partial(check_regular, file), file)
+            state = retrying(file.stat, file)
             stamp = [state.st_size, state.st_mtime_ns]
             stored = find_index(index, of)
             current = stored is not None and stored.about["stamp"] == stamp
-            self._set(stored if stored is not None and current else _build(file, of, stamp, progress))
+            build = partial(_build, file, of, stamp, progress)
+            self._set(stored if stored is not None and current else retrying(build, file))
         except OSError as error:
             raise DataError(f"cannot read the list {file}: {error.strerror}.") from error
 

@@ -4,7 +4,7 @@ import heapq
 import os
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from carp.data.decode import Stored, read_file
 from carp.data.image_formats import SUFFIXES
 from carp.data.index import Found, Index, IndexedSource, Strings, Texts, find_index, pack, silent, strings_arrays
+from carp.data.transient import is_transient, retrying
 from carp.errors import DataError
 
 _LOWER = np.frombuffer(bytes(range(256)).lower(), dtype=np.uint8).astype(np.uint64)
@@ -133,11 +134,11 @@ def _scan(root: Path, progress: Found) -> dict[str, _Listed]:
         folder = folders.pop() if folders else heapq.heappop(links)
         path = f"{root}/{folder}"
         try:
-            state = os.stat(path)  # noqa: PTH116 - before it is listed: a later change must show
+            state = retrying(partial(os.stat, path), path)  # before it is listed: a later change must show
             if (state.st_dev, state.st_ino) in seen:
                 continue
             seen.add((state.st_dev, state.st_ino))
-            files, inner, linked = _list(path)
+            files, inner, linked = retrying(partial(_list, path), path)
         except OSError as error:
             raise DataError(f"cannot list the folder {root / folder}: {error.strerror}.") from error
         prefix = f"{folder}/" if folder else ""
@@ -160,7 +161,9 @@ def _list(folder: str) -> tuple[list[str], list[str], list[str]]:
     try:
         with os.scandir(folder) as entries:  # this line is most of the time of a large folder
             files = [entry.name for entry in entries if entry.is_file() or others.append(entry)]  # type: ignore[func-returns-value]
-    except OSError:  # a link to itself, which cannot be asked; or the folder cannot be listed, which is raised here
+    except OSError as error:  # a link to itself, which cannot be asked; or the folder cannot be listed, raised here
+        if is_transient(error):
+            raise
         others.clear()
         with os.scandir(folder) as entries:
             files = [entry.name for entry in entries if _holds(entry.is_file) or others.append(entry)]  # type: ignore[func-returns-value]
@@ -173,7 +176,9 @@ def _list(folder: str) -> tuple[list[str], list[str], list[str]]:
 def _holds(question: Callable[[], bool]) -> bool:
     try:
         return question()
-    except OSError:
+    except OSError as error:
+        if is_transient(error):  # or a file would be missing for no fault of its own
+            raise
         return False
 
 
@@ -217,7 +222,7 @@ def _sizes(root: Path, paths: Paths) -> NDArray[np.int64]:
 
 def _size(path: bytes) -> int:
     try:
-        return os.stat(path).st_size  # noqa: PTH116 - a Path per file is slow
+        return retrying(partial(os.stat, path), os.fsdecode(path)).st_size
     except OSError:
         return _UNKNOWN
 

@@ -40,7 +40,7 @@ from carp.data.quarantine import Misses, Quarantine, Unreadable, nothing_instead
 from carp.data.source import ArraySource, Source
 from carp.data.view_parameters import view_kinds
 from carp.device import choose_device
-from carp.errors import BadImagesError, DataError, UnreadableImageError
+from carp.errors import BadImagesError, DataError, StorageError, UnreadableImageError, plain
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -209,16 +209,17 @@ def _of_all_processes(rendered: _Rendered) -> tuple[Misses, DataError | None]:
     """What all processes missed and the first error among theirs, so that all stop at the same step."""
     own, error = rendered.misses, rendered.error
     nothing = error is None and not own.unreadable
-    told = distributed.gather(None if nothing else [asdict(own), str(error or ""), isinstance(error, BadImagesError)])
+    told = distributed.gather(None if nothing else [asdict(own), str(error or ""), type(error).__name__])
     if len(told) == 1:
         return own, error
     misses, errors = Misses(), list[DataError]()
-    for one, message, too_many in filter(None, told):
+    kinds = {kind.__name__: kind for kind in (DataError, BadImagesError, StorageError)}
+    for one, message, kind in filter(None, told):
         misses.unreadable += [Unreadable(**bad) for bad in one["unreadable"]]
         misses.drawn += one["drawn"]
         misses.drawn_unreadable += one["drawn_unreadable"]
         if message:
-            errors.append(BadImagesError(message) if too_many else DataError(message))
+            errors.append(kinds[kind](message))
     return misses, errors[0] if errors else None
 
 
@@ -239,10 +240,8 @@ class _Photos(Dataset[_Rendered]):
         try:
             with pixel_limit(self._max_pixels):
                 views = [self._views(epoch, index, misses) for epoch, index in items]
-        except BadImagesError as error:
-            return _Rendered([], misses, error)
         except DataError as error:
-            return _Rendered([], misses, DataError(str(error)))  # other kinds may not survive the way to the parent
+            return _Rendered([], misses, plain(error))
         return _Rendered([stack(view) for view in zip(*views, strict=True)], misses)
 
     def _views(self, epoch: int, index: int, misses: Misses) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sized
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from carp.data.decode import Pixels, Stored, read_file
 from carp.data.labels import number_classes
-from carp.errors import DataError, UnreadableImageError
+from carp.data.transient import retrying
+from carp.errors import DataError, StorageError, UnreadableImageError
 
 _LOOKED_AT = 16
 _LABELS = ("targets", "labels", "_labels")  # what torchvision's data sets call them
@@ -47,7 +48,9 @@ class DatasetSource:
     def fetch(self, index: int) -> Stored:
         """The image of one item."""
         try:
-            item = self._dataset[index]
+            item = retrying(partial(self._dataset.__getitem__, index), self.place(index))
+        except StorageError:
+            raise
         except Exception as error:  # whatever the code of the data set raises, it is this image that is not to be had
             raise UnreadableImageError(self.place(index), f"{type(error).__name__}: {' '.join(str(error).split())}"
                                        ) from error  # fmt: skip
@@ -102,7 +105,9 @@ class DatasetSource:
         labels = list[Any]()
         for index in range(len(self)):
             try:
-                item = self._dataset[index]
+                item = retrying(partial(self._dataset.__getitem__, index), self.place(index))
+            except StorageError:
+                raise
             except Exception:  # an image that cannot be read, whatever the code of the data set raises
                 labels.append(None)
                 continue

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from carp.data.decode import Stored
 from carp.data.decode_limits import out_of_memory
 from carp.data.index import Found, silent
 from carp.data.labels import number_classes
+from carp.data.transient import retrying
 from carp.errors import DataError, MissingExtraError, UnreadableImageError
 from carp.regular_file import check_regular
 
@@ -109,13 +111,17 @@ class _Held:
             if key in self._groups:
                 self._groups.move_to_end(key)
                 return self._groups[key]
-            with _parquet().ParquetFile(file) as opened:
-                found = opened.read_row_group(place, columns=[column], use_threads=False).column(0)
+            found = retrying(partial(_row_group, file, place, column), file)
             self._groups[key] = found
             self._bytes += found.nbytes
             while self._bytes > _HELD_BYTES and len(self._groups) > 1:
                 self._bytes -= self._groups.popitem(last=False)[1].nbytes
             return found
+
+
+def _row_group(file: Path, place: int, column: str) -> Any:
+    with _parquet().ParquetFile(file) as opened:
+        return opened.read_row_group(place, columns=[column], use_threads=False).column(0)
 
 
 def _parquet() -> Any:
@@ -129,8 +135,8 @@ def _parquet() -> Any:
 def _open(file: Path) -> Any:
     parquet = _parquet()
     try:
-        check_regular(file)
-        return parquet.ParquetFile(file)
+        retrying(partial(check_regular, file), file)
+        return retrying(partial(parquet.ParquetFile, file), file)
     except (OSError, ValueError) as error:
         raise _broken(file, error) from error
 
@@ -189,7 +195,8 @@ def _check_schema(file: Path, schema: Any, *columns: str | None) -> None:
 def _words(file: Path, table: Any, column: str) -> list[str]:
     """The labels of a file; empty when a label is missing, or when they are neither numbers nor words."""
     try:
-        values = table.read(columns=[column], use_threads=False).column(0).to_pylist()
+        read = partial(table.read, columns=[column], use_threads=False)
+        values = retrying(read, file).column(0).to_pylist()
     except (OSError, ValueError) as error:
         raise _broken(file, error) from error
     return [str(value) for value in values] if all(isinstance(value, int | str) for value in values) else []

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from carp.data.image_formats import SUFFIXES
 from carp.data.index import Found, Index, IndexedSource, find_index, pack, silent, strings_arrays
 from carp.data.labels import number_classes
 from carp.data.tar_headers import BrokenTarError, Member, members
+from carp.data.transient import retrying
 from carp.errors import DataError, UnreadableImageError
 from carp.regular_file import check_regular, open_descriptor
 
@@ -51,14 +53,10 @@ class TarSource(IndexedSource):
 
     def fetch(self, index: int) -> Stored:
         """The bytes of one member."""
-        size = int(self._size[index])
+        shard, size = self.shards[self._shard_of[index]], int(self._size[index])
         check_bytes(size, self.place(index))
         try:
-            file = open_descriptor(self.shards[self._shard_of[index]])
-            try:
-                found = os.pread(file, size, int(self._start[index]))
-            finally:
-                os.close(file)
+            found = retrying(partial(_read_at, shard, int(self._start[index]), size), shard)
         except OSError as error:
             raise UnreadableImageError(self.place(index), error.strerror or str(error)) from error
         except MemoryError:
@@ -70,6 +68,14 @@ class TarSource(IndexedSource):
     def place(self, index: int) -> str:
         """The shard and the name of one member."""
         return f"{self.shards[self._shard_of[index]]}: {self._names[index]}"
+
+
+def _read_at(shard: Path, start: int, size: int) -> bytes:
+    file = open_descriptor(shard)
+    try:
+        return os.pread(file, size, start)
+    finally:
+        os.close(file)
 
 
 @dataclass
@@ -87,7 +93,10 @@ def _build(shards: list[Path], of: str, stamp: list[list[int]], progress: Found)
     found, groups = _Found(), list[int]()
     for number, shard in enumerate(shards):
         before = len(found.start)
-        _walk(shard, number, found)
+        try:
+            retrying(partial(_walk, shard, number, found), shard)
+        except OSError as error:
+            raise DataError(f"cannot read the shard {shard}: {error.strerror}.") from error
         groups.append(len(found.start) - before)
         progress(len(found.start), 0)
     if not found.start:
@@ -125,8 +134,6 @@ def _walk(shard: Path, number: int, found: _Found) -> None:
             os.close(file)
     except BrokenTarError as error:
         raise DataError(f"the shard {shard} is broken: {error}. Fetch or write it again, or leave it out.") from None
-    except OSError as error:
-        raise DataError(f"cannot read the shard {shard}: {error.strerror}.") from error
     found.names.append(pack([member.name for member in images.values()]))
     found.shard_of += [number] * len(images)
     found.start += [member.start for member in images.values()]
@@ -171,8 +178,8 @@ def _label_in_json(text: bytes) -> str | None:
 
 def _stamp(shard: Path) -> list[int]:
     try:
-        check_regular(shard)
-        state = shard.stat()
+        retrying(partial(check_regular, shard), shard)
+        state = retrying(shard.stat, shard)
     except OSError as error:
         raise DataError(f"cannot read the shard {shard}: {error.strerror}.") from error
     return [state.st_size, state.st_mtime_ns]

@@ -2,12 +2,14 @@
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torchvision.datasets
 
 from carp.data.map_style import DatasetSource
+from carp.data.transient import retrying
 from carp.errors import DataError, nearest
 
 PREFIX = "torchvision:"
@@ -33,8 +35,9 @@ def make_dataset(word: str, arguments: Mapping[str, Any], *, name: str, root: Pa
     fetches = "download" in inspect.signature(maker).parameters
     if download and not fetches:
         raise DataError(f"torchvision cannot download {word}: put it below {root} by hand and leave out download.")
+    make = partial(maker, root=str(root), **arguments, **({"download": download} if fetches else {}))
     try:
-        return maker(root=str(root), **arguments, **({"download": download} if fetches else {}))
+        return make() if download else retrying(make, root)
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         wanted = "'carp-ssl[eval]'" if package == "scipy" else package

@@ -18,7 +18,7 @@ from carp.data.listed_parts import VOC_CLASSES
 from carp.data.loader import by_workers
 from carp.data.order import permutation
 from carp.data.random import Purpose, key, seed_of, uniforms
-from carp.errors import DataError
+from carp.errors import DataError, plain
 from carp.evaluation.detection_metrics import Boxes
 from carp.regular_file import read_text
 
@@ -137,7 +137,7 @@ class Scenes(Dataset["list[Scene] | DataError"]):
         try:
             return [self._scene(epoch, index) for epoch, index in items]
         except DataError as error:
-            return DataError(str(error))  # which passes between processes
+            return plain(error)
 
     def _scene(self, epoch: int, index: int) -> Scene:
         image = self.images[index]

@@ -1,9 +1,9 @@
 """The loss of a batch that several processes share: its value on all of them, its gradient in parts that add up.
 
 Every process has some of the images and walks over all blocks. The mean assignment of a block is summed over processes
-while the block is visited, in chunks of the same size everywhere: K numbers per step in all. Consistency is a sum over own images, divided by the number of all.
-So the gradient on own embeddings is that of the whole batch, and the gradients of weights and prototypes must be added
-up over processes, not averaged.
+while the block is visited, in chunks of the same size everywhere: K numbers per step in all. Consistency is a sum over
+own images, divided by the number of all. So the gradient on own embeddings is that of the whole batch, and the
+gradients of weights and prototypes must be added up over processes, not averaged.
 
 Shapes: V views, B images, D embedding, K prototypes, P blocks, N prototypes in a block.
 """
