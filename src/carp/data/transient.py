@@ -9,6 +9,7 @@ Errors that do say something about the file (it is missing, may not be read, or 
 
 import errno
 import math
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -77,7 +78,7 @@ def retrying(read: Callable[[], T], place: object) -> T:
         except OSError as error:
             if not is_transient(error):
                 raise
-            reason = error.strerror or str(error) or type(error).__name__
+            reason = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
             if not left or _outage.is_given_up():
                 _outage.give_up()
                 seconds = time.monotonic() - started
