@@ -40,6 +40,11 @@ def _devices() -> list[str]:
     return [*gpus, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
 
 
+def has_float64(device: torch.device) -> bool:
+    """Whether a device computes in double precision; Apple's GPUs do not."""
+    return device.type != "mps"
+
+
 def available_memory(device: torch.device) -> int:
     """Bytes that a process may still take on a device, as far as the system tells."""
     if device.type == "cuda":

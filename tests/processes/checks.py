@@ -84,9 +84,14 @@ def gradients() -> None:
 def batch_norms() -> None:
     """Synchronised batch norm is batch norm of all images: output, gradients, running statistics."""
     torch.manual_seed(1)
+    half_dead = 5 + 3 * torch.randn(7, 4, 3, 5)
+    half_dead[:4, 1] = 0  # all values of the first process are equal, and all values of a channel
+    half_dead[:, 2] = 1
     for plain, values in (
         (nn.BatchNorm2d(4), 5 + 3 * torch.randn(7, 4, 3, 5)),
+        (nn.BatchNorm2d(4), half_dead),
         (nn.BatchNorm1d(4, affine=False, momentum=None), torch.randn(7, 4)),
+        (nn.BatchNorm1d(4), torch.randn(distributed.world_size(), 4)),  # one image per process
     ):
         plain.double()
         norm = synchronise(nn.Sequential(copy.deepcopy(plain)), CPU)[0]

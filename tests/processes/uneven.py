@@ -135,14 +135,15 @@ def tiny_shares(folder: Path) -> None:
             "batch_size": batch_size,
             "micro_batch": "auto",
             "max_bad_share": 0.1,
+            "lr": 0.1,
         }
         train = partial(carp.train, folder / "photos", quiet=True, **settings)
         train(folder / f"one-{batch_size}")
         in_processes(5, partial(train, folder / f"five-{batch_size}"))
         one, five = (folder / f"{name}-{batch_size}" for name in ("one", "five"))
-        np.testing.assert_allclose(losses(five), losses(one), rtol=1e-4)
+        np.testing.assert_allclose(losses(five), losses(one), rtol=1e-5)
         assert len(losses(one)) == 17 // batch_size
-        assert distance(five, one) < 1e-4, distance(five, one)
+        assert distance(five, one) < 1e-5, distance(five, one)
         bad = [(run / "quarantine.jsonl").read_text() for run in (one, five)]
         assert bad[0] == bad[1]
         assert "003.png" in bad[0]

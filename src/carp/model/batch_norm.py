@@ -60,7 +60,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, float]:
     """Mean and variance of every channel over all processes, and the number of values behind them."""
     # A whole batch norm only for its statistics, but ten times as fast as torch.var_mean
     _, mean_C, scale_C = torch.native_batch_norm(_wide(x), None, None, None, None, True, 0.0, 0.0)
-    variance_C = scale_C.pow(-2)
+    variance_C = torch.where(scale_C == 0, 0.0, scale_C.pow(-2))  # torch gives the scale 0 to values that are all equal
     parcel = mean_C.new_zeros(distributed.world_size(), 2 * len(mean_C) + 1)  # sums with zeros are exact
     parcel[distributed.rank()] = torch.cat([mean_C, variance_C, mean_C.new_tensor([x.numel() / x.shape[1]])])
     distributed.add_up([parcel])

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from carp.device import has_float64
+
 _DUPLICATE_COSINE = 0.99
 _DUPLICATE_SAMPLE = 256
 _PROTOTYPES_AT_A_TIME = 8192
@@ -321,7 +323,8 @@ def _share_duplicate(sample_MD: Tensor, prototypes_KD: Tensor) -> float:
 
 def _effective_rank(x_BD: Tensor) -> float:
     """Exp of the entropy of the normalised singular values of the centred embeddings (Roy & Vetterli, 2007)."""
-    centred = (x_BD - x_BD.mean(dim=0)).double()
+    centred = x_BD - x_BD.mean(dim=0)
+    centred = (centred if has_float64(centred.device) else centred.cpu()).double()  # a square loses half of the digits
     gram = centred @ centred.T if len(centred) < centred.shape[1] else centred.T @ centred
     singular = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
     p = singular / singular.sum().clamp_min(torch.finfo(singular.dtype).tiny)

@@ -1,0 +1,95 @@
+"""A device that is not there: tensors that say they are on `mps`, are computed on the CPU, and refuse float64.
+
+Apple's GPUs have no float64: torch raises a TypeError when a tensor of that type is made there. Inside `pretended()`,
+`x.to("mps")`, `module.to("mps")` and factory functions with `device="mps"` give such tensors, and every operation on
+one gives another one, until it is moved to the CPU. Everything else is the real code.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import return_and_correct_aliasing
+from torch.utils._pytree import tree_map_only
+
+MPS = torch.device("mps", 0)
+CPU = torch.device("cpu")
+_REFUSED = {torch.float64, torch.complex128}
+
+
+class OnDevice(Tensor):
+    """A tensor of the pretended device; `inner` holds its numbers."""
+
+    inner: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "OnDevice":
+        if inner.dtype in _REFUSED:
+            raise TypeError(f"cannot make a tensor of {inner.dtype} on {MPS}, which does not have that type.")
+        made: OnDevice = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            layout=inner.layout,
+            device=CPU,  # what torch's own code sees: autograd asks a real device for its queue
+            requires_grad=inner.requires_grad,
+        )
+        made.inner = inner
+        return made
+
+    device = MPS  # type: ignore[assignment]
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"OnDevice({self.inner!r})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        inner_args, inner_kwargs = tree_map_only(OnDevice, lambda t: t.inner, (args, kwargs))
+        found = tree_map_only(Tensor, OnDevice, func(*inner_args, **inner_kwargs))
+        return return_and_correct_aliasing(func, args, kwargs, found)
+
+
+class _Moves(TorchFunctionMode):
+    """What moves tensors to the device and back."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        places = [place for place in map(_device, (*args, kwargs.get("device"))) if place is not None]
+        if name == "numpy" and isinstance(args[0], OnDevice):
+            raise TypeError(f"cannot make a NumPy array of a tensor on {MPS}: move it to the CPU first.")
+        if name in {"cpu", "tolist"} or (places and places[0] == CPU):
+            on_cpu = tree_map_only(OnDevice, lambda t: t.inner.clone(), (args, kwargs))
+            return func(*on_cpu[0], **on_cpu[1])
+        if not places or name == "_parse_to":  # the latter only reads the words of `module.to`
+            return func(*args, **kwargs)
+        args = [CPU if _device(value) == MPS else value for value in args]
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": CPU}
+        found = func(*args, **kwargs)
+        return found if isinstance(found, OnDevice) else OnDevice(found)
+
+
+def _device(value: Any) -> torch.device | None:
+    """MPS or the CPU, if the value names one of them."""
+    if (isinstance(value, str) and value in {"mps", "mps:0", "cpu"}) or isinstance(value, torch.device):
+        return {"mps": MPS, "cpu": CPU}.get(torch.device(value).type)
+    return None
+
+
+@contextmanager
+def pretended() -> Iterator[torch.device]:
+    """While this is active there is a device `mps`."""
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    try:
+        with _Moves():
+            yield MPS
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(False)
