@@ -25,6 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from carp.errors import ProcessError
+from carp.parent import follow_launcher
 
 _PATIENCE = timedelta(hours=12)  # of a task without a time-out: one process may wait for the slowest part of another
 _SECONDS_TO_MEET = 600.0  # from the start of the first process to that of the last
@@ -57,6 +58,7 @@ def start(device: torch.device, *, timeout: timedelta = _PATIENCE) -> None:
     """Join the other processes; from here on a process that is not heard of for `timeout` ends the task."""
     if world_size() == 1 or dist.is_initialized():
         return
+    follow_launcher()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store = PrefixStore(f"group {next(_groups)}", _store())  # a second group must not find the first one's marks
     with _explained():

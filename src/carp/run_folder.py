@@ -10,14 +10,13 @@ index/           where the images are (made again when it is missing)
 plots.png        at the end
 """
 
-import fcntl
 import importlib.metadata
 import json
 import platform
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from carp.config import METRICS_KEYS, Config, differences, resolve
 from carp.data.source import Source
 from carp.errors import CheckpointError
 from carp.files import write_atomic
+from carp.lock import LockHeldError, held
 from carp.recipe import read_yaml, to_yaml
 from carp.regular_file import read_text
 
@@ -150,18 +150,16 @@ def locked(folder: Path) -> Iterator[None]:
     is_run = (folder / "lock").exists() or (folder / "config.yaml").exists()
     if folder.is_file() or (folder.is_dir() and not is_run and any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists and is not a run folder. Give another --out.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
-    except OSError as error:
-        raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
-    with lock:
+    with ExitStack() as stack:
         try:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, not inherited by workers
-        except OSError:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(folder / "lock"))
+        except LockHeldError as holder:
             raise CheckpointError(
-                f"another process is training in {folder}. Wait for it, or give another --out."
+                f"another process is training in {folder}: {holder}. Wait for it, end it, or give another --out."
             ) from None
+        except OSError as error:
+            raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
         yield
 
 

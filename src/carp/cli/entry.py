@@ -14,6 +14,7 @@ from carp.cli.app import app
 from carp.cli.interrupt import INTERRUPTED, CtrlC, interrupted_line
 from carp.cli.memory import is_out_of_memory
 from carp.errors import CarpError, CarpWarning, Interrupted
+from carp.parent import follow_launcher
 from carp.printable import printable
 
 _OUT_OF_MEMORY = (
@@ -24,6 +25,7 @@ _OUT_OF_MEMORY = (
 
 def run(ctrl_c: CtrlC) -> None:
     """Run the command line; a user's mistake is one line on standard error and a non-zero exit."""
+    follow_launcher()
     _prepare_output()
     try:
         code = app(prog_name="carp", standalone_mode=False)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 from carp import distributed
+from carp.parent import LAUNCHER
 from carp.threads import available_cores
 
 
@@ -12,5 +13,6 @@ def launch(words: Sequence[str], *, processes: int) -> int:
 
     What went wrong was told by that process, so torchrun's own report is not shown.
     """
+    os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // processes)))
     return distributed.launch(["-m", "carp", *words], processes=processes)

@@ -10,6 +10,7 @@ Shapes: V views, B images, S side of a view.
 """
 
 import atexit
+import multiprocessing
 import signal
 import sys
 import warnings
@@ -41,6 +42,7 @@ from carp.data.source import ArraySource, Source
 from carp.data.view_parameters import view_kinds
 from carp.device import choose_device
 from carp.errors import BadImagesError, DataError, StorageError, UnreadableImageError, plain
+from carp.parent import end_with
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -154,7 +156,7 @@ def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], work
             batch_sampler=items,
             num_workers=workers,
             collate_fn=_as_it_is,
-            worker_init_fn=_leave_signals_to_parent,
+            worker_init_fn=_depend_on_parent,
         )
         loaded = iter(loader)
     # The workers end here or at exit, not with the last reference, which a traceback may hold: multiprocessing would
@@ -187,8 +189,14 @@ def _end_workers(loaded: Iterator[Any]) -> None:
         queue.close()
 
 
-def _leave_signals_to_parent(_worker: int) -> None:
-    """Ctrl-C, `timeout` and batch systems signal the whole process group; only the training process acts on it."""
+def _depend_on_parent(_worker: int) -> None:
+    """A worker ends when its parent says so, or with it.
+
+    Ctrl-C, `timeout` and batch systems signal the whole process group; only the training process acts on that.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        end_with(parent.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     # What fails while a batch is made travels to the parent. The rest is a thread of multiprocessing that prints a

@@ -1,0 +1,47 @@
+"""A lock file that says which process holds it."""
+
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+
+class LockHeldError(Exception):
+    """Another process holds the lock; the text says which one and since when, as far as that is known."""
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Hold a lock file; raise `LockHeldError` if another process does, or `OSError` if it cannot be written.
+
+    The file stays; what counts is the lock, which ends with the process. It is not inherited by child processes.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, not inherited by workers
+        except OSError:
+            raise LockHeldError(_holder(descriptor)) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(_own()).encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _own() -> dict[str, str | int]:
+    since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    return {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+
+
+def _holder(descriptor: int) -> str:
+    """Who wrote the file; earlier versions wrote nothing."""
+    try:
+        found = json.loads(os.pread(descriptor, 4096, 0))
+        return f"process {int(found['pid'])} on {found['host']}, since {found['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "it did not write down which"
