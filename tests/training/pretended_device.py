@@ -66,14 +66,14 @@ class _Moves(TorchFunctionMode):
         if name == "numpy" and isinstance(args[0], OnDevice):
             raise TypeError(f"cannot make a NumPy array of a tensor on {MPS}: move it to the CPU first.")
         if name in {"cpu", "tolist"} or (places and places[0] == CPU):
-            on_cpu = tree_map_only(OnDevice, lambda t: t.inner.clone(), (args, kwargs))
-            return func(*on_cpu[0], **on_cpu[1])
-        if not places or name == "_parse_to":  # the latter only reads the words of `module.to`
+            inner_args, inner_kwargs = tree_map_only(OnDevice, lambda t: t.inner.clone(), (args, kwargs))
+            return func(*inner_args, **inner_kwargs)
+        if not places:
             return func(*args, **kwargs)
-        args = [CPU if _device(value) == MPS else value for value in args]
-        if "device" in kwargs:
-            kwargs = {**kwargs, "device": CPU}
-        found = func(*args, **kwargs)
+        on_cpu = [CPU if _device(value) == MPS else value for value in args]
+        found = func(*on_cpu, **{**kwargs, **({"device": CPU} if "device" in kwargs else {})})
+        if not isinstance(found, Tensor):  # something that only reads or makes the name of a device
+            return func(*args, **kwargs)
         return found if isinstance(found, OnDevice) else OnDevice(found)
 
 

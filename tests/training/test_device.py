@@ -68,8 +68,8 @@ def test_protocols_need_no_float64(protocol: str, labelled: Path, tmp_path: Path
         "knn": {"k": 3},
         "linear": {"cached": True, "epochs": 2, "batch_size": 16},
         "images": {"epochs": 2, "batch_size": 16, "lrs": (1, 10)},
-        "few-shot": {"n": (1,), "runs": 1},
-        "kmeans": {"runs": 1},
+        "few-shot": {"shots": (1,), "runs": 1},
+        "kmeans": {"seeds": (0,)},
     }[protocol]
     name = "linear" if protocol == "images" else protocol
     options = {"test": labelled, "quiet": True, "branch": "teacher", **own}
