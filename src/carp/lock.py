@@ -5,7 +5,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -26,8 +26,9 @@ def held(path: Path) -> Iterator[None]:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, not inherited by workers
         except OSError:
             raise LockHeldError(_holder(descriptor)) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(_own()).encode(), 0)
+        with suppress(OSError):  # a full disk must not keep a finished run from being opened
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(_own()).encode(), 0)
         yield
     finally:
         os.close(descriptor)
