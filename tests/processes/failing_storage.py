@@ -9,7 +9,6 @@ import os
 import sys
 import tarfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,6 @@ from carp.data.order import Order
 from carp.data.source import open_source
 from tests.helpers import TINY, assert_same_run, steps_of, tiny_images, write_images, write_recipe
 from tests.processes.conftest import own_lines
-from tests.processes.forked import in_processes
 
 transient.FIRST_PAUSE = 0.02
 IMAGES = 24
@@ -141,22 +139,19 @@ def stops(folder: Path) -> None:
 
 
 def stops_all_processes(folder: Path) -> None:
-    """The same where two processes share the run and one of them meets the fault."""
+    """The same where two processes share the run and one of them meets the fault; here the pauses are the real ones."""
     data = prepare(folder)["folder"]
     name = due_at(data, 2)
-
-    def run(out: str, code: int, faults: str) -> None:
-        settings = ["train", data, "--recipe", folder / "photos.yaml", "--out", folder / out]
-        found, _ = command(*settings, faults=faults, output=folder / f"{out}.txt")
-        assert found == code, (found, (folder / f"{out}.txt").read_text())
-
-    in_processes(2, partial(run, "undisturbed", 0, ""))
-    in_processes(2, partial(run, "stopped", 7, f"{name}:{errno.EIO}:{ALWAYS}"))
-    said = (folder / "stopped.txt").read_text()
+    code, said = train(folder, data, "undisturbed", "--procs", "2")
+    assert code == 0, said
+    code, said = train(folder, data, "stopped", "--procs", "2", faults=f"{name}:{errno.EIO}:{ALWAYS}")
+    assert code == 7, said
     (line,) = own_lines(said)
     assert name in line
     assert steps_of(folder / "stopped") == [2]
-    in_processes(2, partial(run, "stopped", 0, ""))
+    assert not (folder / "stopped" / "quarantine.jsonl").exists()
+    code, said = train(folder, data, "stopped", "--procs", "2")
+    assert code == 0, said
     assert_same_run(folder / "stopped", folder / "undisturbed")
     print("passed: stops all", flush=True)
 

@@ -31,7 +31,7 @@ class Reader:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long was waited, without waiting."""
     found = list[float]()
-    monkeypatch.setattr(transient.time, "sleep", found.append)
+    monkeypatch.setattr(transient, "sleep", found.append)
     monkeypatch.setattr(transient, "_outage", transient._Outage())
     return found
 

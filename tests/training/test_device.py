@@ -12,7 +12,7 @@ from carp.training.run_log import read_metrics
 from tests.helpers import TINY, assert_same_bits, final_tensors, tiny_images, write_images
 from tests.training.pretended_device import OnDevice, pretended
 
-SETTINGS = {**TINY, "epochs": 2, "health_steps": 1, "num_prototypes": 32}
+SETTINGS = {**TINY, "epochs": 1, "health_steps": 1, "num_prototypes": 32}
 
 
 @pytest.fixture(scope="module")
@@ -47,23 +47,33 @@ def test_health_is_measured_without_float64(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"optimiser": "adamw", "lr": 0.001}, {"micro_batch": 8, "clip_gradient": 1.0}],
+    [
+        {},
+        pytest.param({"optimiser": "adamw", "lr": 0.001}, marks=pytest.mark.slow),
+        pytest.param({"micro_batch": 8, "clip_gradient": 1.0}, marks=pytest.mark.slow),
+    ],
     ids=["lars", "adamw", "micro-batches"],
 )
 def test_a_run_with_health_and_validation_needs_no_float64(
     changes: dict[str, object], labelled: Path, tmp_path: Path
 ) -> None:
     settings = {**SETTINGS, "validation": str(labelled), **changes}
-    carp.train(tiny_images(), tmp_path / "cpu", quiet=True, **settings)
+    carp.train(tiny_images(32), tmp_path / "cpu", quiet=True, **settings)
     with pretended():
-        carp.train(tiny_images(), tmp_path / "mps", quiet=True, **{**settings, "device": "mps"})
+        carp.train(tiny_images(32), tmp_path / "mps", quiet=True, **{**settings, "device": "mps"})
     assert read_metrics(tmp_path / "mps" / "metrics.jsonl") == read_metrics(tmp_path / "cpu" / "metrics.jsonl")
     assert_same_bits(final_tensors(tmp_path / "mps"), final_tensors(tmp_path / "cpu"))
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "run"
+    carp.train(tiny_images(32), folder, quiet=True, **SETTINGS)
+    return folder
+
+
 @pytest.mark.parametrize("protocol", ["knn", "linear", "kmeans", "few-shot", "images"])
-def test_protocols_need_no_float64(protocol: str, labelled: Path, tmp_path: Path) -> None:
-    carp.train(tiny_images(), tmp_path / "run", quiet=True, **{**SETTINGS, "epochs": 1})
+def test_protocols_need_no_float64(protocol: str, run: Path, labelled: Path, tmp_path: Path) -> None:
     own = {
         "knn": {"k": 3},
         "linear": {"cached": True, "epochs": 2, "batch_size": 16},
@@ -73,7 +83,7 @@ def test_protocols_need_no_float64(protocol: str, labelled: Path, tmp_path: Path
     }[protocol]
     name = "linear" if protocol == "images" else protocol
     options = {"test": labelled, "quiet": True, "branch": "teacher", **own}
-    expected = carp.evaluate(name, tmp_path / "run", labelled, out=tmp_path / "a", device="cpu", **options)
+    expected = carp.evaluate(name, run, labelled, out=tmp_path / "a", device="cpu", **options)
     with pretended():
-        found = carp.evaluate(name, tmp_path / "run", labelled, out=tmp_path / "b", device="mps", **options)
+        found = carp.evaluate(name, run, labelled, out=tmp_path / "b", device="mps", **options)
     assert found.values == expected.values

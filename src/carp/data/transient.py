@@ -11,8 +11,8 @@ import errno
 import math
 import os
 import sys
-import time
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import TypeVar
 
 from carp.errors import StorageError
@@ -49,16 +49,16 @@ class _Outage:
         self._warned = self._given_up = -math.inf
 
     def warn(self, message: str) -> None:
-        if time.monotonic() - self._warned >= _SECONDS_OF_OUTAGE:
-            self._warned = time.monotonic()
+        if monotonic() - self._warned >= _SECONDS_OF_OUTAGE:
+            self._warned = monotonic()
             sys.stderr.write(f"warning: {message}\n")
             sys.stderr.flush()
 
     def give_up(self) -> None:
-        self._given_up = time.monotonic()
+        self._given_up = monotonic()
 
     def is_given_up(self) -> bool:
-        return time.monotonic() - self._given_up < _SECONDS_OF_OUTAGE
+        return monotonic() - self._given_up < _SECONDS_OF_OUTAGE
 
 
 _outage = _Outage()
@@ -71,7 +71,7 @@ def retrying(read: Callable[[], T], place: object) -> T:
         StorageError: The storage failed every time.
         OSError: Any other error, at once.
     """
-    pause, started = FIRST_PAUSE, time.monotonic()
+    pause, started = FIRST_PAUSE, monotonic()
     for left in reversed(range(TRIES)):
         try:
             return read()
@@ -81,7 +81,7 @@ def retrying(read: Callable[[], T], place: object) -> T:
             reason = os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
             if not left or _outage.is_given_up():
                 _outage.give_up()
-                seconds = time.monotonic() - started
+                seconds = monotonic() - started
                 raise StorageError(
                     f"cannot read {place}: {reason}. Gave up after {seconds:.0f} s: the storage or the network fails, "
                     "so no image was marked as bad. Run the same command again when it works; what was done is kept. "
@@ -89,6 +89,6 @@ def retrying(read: Callable[[], T], place: object) -> T:
                 ) from error
             if left == TRIES - 1:
                 _outage.warn(f"cannot read {place}: {reason}. Trying again up to {left} times.")
-        time.sleep(pause)
+        sleep(pause)
         pause *= 2
     raise AssertionError("unreachable")
