@@ -14,17 +14,20 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import carp
 import carp.commands.embed
 import carp.commands.train
-from carp import cli
+from carp import cli, distributed
 from carp.config import resolve
 from carp.data import transient
 from carp.data.order import Order
 from carp.data.source import open_source
+from carp.errors import DataError
 from tests.helpers import TINY, assert_same_run, steps_of, tiny_images, write_images, write_recipe
 from tests.processes.conftest import own_lines
+from tests.processes.forked import in_processes
 
 transient.FIRST_PAUSE = 0.02
 IMAGES = 24
@@ -169,6 +172,20 @@ def permanent(folder: Path) -> None:
     print("passed: permanent", flush=True)
 
 
+def unlike(folder: Path) -> None:
+    """A file that only one of two processes may read: they would not train on the same images."""
+    data = prepare(folder)["folder"]
+
+    def run() -> None:
+        if not distributed.is_first():
+            os.environ["FAULTS"] = f"003.png:{errno.EACCES}:{ALWAYS}"
+        with pytest.raises(DataError, match="process 1 cannot read the same images"):
+            carp.train(data, folder / "run", folder / "photos.yaml", quiet=True, global_size=32, blur=[0, 0, 0])
+
+    in_processes(2, run)
+    print("passed: unlike", flush=True)
+
+
 def embedding(folder: Path) -> None:
     """Features are those without faults, or there are none."""
     data = prepare(folder)["folder"]
@@ -193,7 +210,8 @@ def embedding(folder: Path) -> None:
 
 
 RUNS: dict[str, Callable[[Path], None]] = {
-    run.__name__: run for run in (folder_of_images, other_sources, stops, stops_all_processes, permanent, embedding)
+    run.__name__: run
+    for run in (folder_of_images, other_sources, stops, stops_all_processes, permanent, unlike, embedding)
 }
 
 if __name__ == "__main__":

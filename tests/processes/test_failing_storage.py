@@ -125,6 +125,6 @@ def test_lists_shards_parquet_files_and_images_in_memory_end_in_the_same_bits(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["stops_all_processes", "permanent", "embedding"])
+@pytest.mark.parametrize("scenario", ["stops_all_processes", "permanent", "unlike", "embedding"])
 def test_more_of_failing_storage(scenario: str, failing_reads: Path, tmp_path: Path) -> None:
     assert passed(scenario, tmp_path, failing_reads)

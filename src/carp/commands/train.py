@@ -1,5 +1,6 @@
 """`carp train`: from a pile of images to an encoder."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,7 +15,7 @@ from carp.config import FREE_KEYS, Config
 from carp.data.decode import pixel_limit
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
-from carp.data.memory import hold_in_memory, is_held
+from carp.data.memory import hold_in_memory, is_held, is_readable
 from carp.data.quarantine import Misses, Quarantine
 from carp.data.source import Openable, Source, keep_index
 from carp.device import choose_device
@@ -137,7 +138,15 @@ def _read(
     if not is_held(config):
         return source
     with display.counting("reading images", len(source)) as counter:
-        return hold_in_memory(source, config.global_size, progress=counter, missed=missed)
+        held = hold_in_memory(source, config.global_size, progress=counter, missed=missed)
+    digests = distributed.gather(hashlib.sha256(is_readable(held).tobytes()).hexdigest())
+    for number, digest in enumerate(digests):
+        if digest != digests[0]:
+            raise DataError(
+                f"process {number} cannot read the same images of {source.name} as process 0. Check that the images "
+                "and the right to read them are the same on all machines."
+            )
+    return held
 
 
 def _summary(config: Config, num_images: int, training: Training, device: torch.device) -> str:

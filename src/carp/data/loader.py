@@ -88,8 +88,10 @@ class SmallImageLoader:
         yield from one_ahead(batches) if self._ahead else batches
 
     def _in_turn(self, first_step: int, last_step: int) -> Iterator[Batch]:
-        for step, epoch, indices in own_parts(self._order, first_step, last_step):
-            images = self._source.images[self._taken(epoch, indices)]
+        own = slice(*distributed.share(self._order.batch_size, distributed.rank()))
+        for step, epoch, due in self._order.steps(first_step, last_step):
+            taken, indices = self._taken(epoch, due), due[own]  # of all processes, so that all or none fail
+            images = self._source.images[taken[own]]
             views = batch_views(images, self._kinds, seed=self._seed, epoch=epoch, indices=indices)
             yield Batch(step, epoch, indices, views, self._order.batch_size)
 
