@@ -15,4 +15,7 @@ def launch(words: Sequence[str], *, processes: int) -> int:
     """
     os.environ[LAUNCHER] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // processes)))
-    return distributed.launch(["-m", "carp", *words], processes=processes)
+    try:
+        return distributed.launch(["-m", "carp", *words], processes=processes)
+    finally:
+        del os.environ[LAUNCHER]  # another launcher that this process starts later has another number
