@@ -137,16 +137,24 @@ import os, sys, time
 from carp import parent
 if sys.argv[1] == "without descriptors":
     del os.pidfd_open
+if sys.argv[1].startswith("launcher"):
+    os.environ |= {"TORCHELASTIC_RUN_ID": "run", parent.LAUNCHER: str(os.getpid())}
+if sys.argv[1] == "launcher without kernel":
+    parent._asked_kernel = lambda: False
 if os.fork() == 0:
-    parent.end_with(os.getppid())
+    if sys.argv[1].startswith("launcher"):
+        parent.follow_launcher()
+    else:
+        parent.end_with(os.getppid())
     print("watching", os.getpid(), flush=True)
     time.sleep(60)
 time.sleep(60)
 """
 
 
-@pytest.mark.parametrize("way", ["with descriptors", "without descriptors"])
+@pytest.mark.parametrize("way", ["launcher", "launcher without kernel", "with descriptors", "without descriptors"])
 def test_a_child_ends_with_its_parent_on_any_system(way: str) -> None:
+    """By the kernel, by a descriptor of the process, and by looking at the parent's number."""
     process = subprocess.Popen(
         [sys.executable, "-c", FOLLOWER, way], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True
     )
