@@ -8,7 +8,8 @@ import pytest
 from tests.commands.conftest import Cli
 from tests.helpers import write_recipe
 
-# 111 steps on the embedded images; colours are kept, so that a small encoder learns something in so short a time.
+# 111 steps on the embedded images. Colours are kept, so that a small encoder learns to recognise views in so short a
+# time. It does so by colours, which say nothing about the class: only labels show that.
 SETTINGS = {
     "epochs": 3,
     "batch_size": 128,
@@ -34,8 +35,14 @@ SETTINGS = {
         (["lr=0.0001"], "not learning", "weights have moved by only", "raise lr"),
         (["lr=300"], "collapsed|not learning", "", "times their norm, so the steps are too large: lower lr"),
         (["epochs=1", "batch_size=2400"], "too early to tell", "2 steps are done", "raise epochs"),
+        (
+            ["--val", "embedded:shapes-test"],
+            "not learning",
+            "no better than that of the untrained encoder",
+            "raise epochs",
+        ),
     ],
-    ids=["good", "lr too small", "lr too large", "two steps"],
+    ids=["views agree", "lr too small", "lr too large", "two steps", "labels"],
 )
 def test_the_verdict_on_a_short_run_names_its_cause(
     cli: Cli, tmp_path: Path, words: list[str], verdict: str, cause: str, remedy: str

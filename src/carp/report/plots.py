@@ -42,7 +42,7 @@ def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: Config) -> Non
     axis.axhline(2 * limit, color=_STUDENT, ls=":", lw=1, label="uniform assignments (2 ln $N_B$)")
     axis.axhline(limit, color=_TEACHER, ls=":", lw=1, label="one prototype takes all (ln $N_B$)")
     axis.set(xlabel="step", title="Loss terms and their limits", ylim=(0, 2.3 * limit))
-    axis.legend(fontsize=8)
+    axis.legend(fontsize=8, frameon=False)
     _tidy(axis)
 
 
@@ -68,16 +68,17 @@ def _draw_knn(axis: Any, knn: list[dict[str, Any]], baselines: dict[str, float])
         axis.axhline(100 * value, color=_GREY, ls=style, lw=1.3, label=f"{label}, {value:.1%}", zorder=1)
     axis.locator_params(axis="x", integer=True, min_n_ticks=1)  # there is no epoch 2.5
     axis.set(xlabel="epoch", ylabel="k-NN top-1 accuracy, %", title="k-NN and what it has to beat")
-    axis.legend(fontsize=8, loc="best")
+    axis.legend(fontsize=8, frameon=False)
     _tidy(axis)
 
 
 def _write_verdict(figure: Any, line: dict[str, Any], *, width: int) -> None:
     """The last verdict with its cause, over the panels."""
     text = textwrap.fill(f"{line['health']}: {line['cause']}", width)
-    figure.suptitle(text, fontsize=9, color=_COLOURS.get(line["health"], _WARNING))
+    figure.suptitle(text, fontsize=10, color=_COLOURS.get(line["health"], _WARNING))
 
 
 def _tidy(axis: Any) -> None:
+    axis.title.set_size(11)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
