@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow check bench clean
+.PHONY: setup demo test test-slow fuzz check bench clean
 setup: .venv/.ready
 
 .venv/.ready: pyproject.toml
@@ -20,6 +20,11 @@ test: setup            ## the fast tests
 
 test-slow: setup       ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+N ?= 10000
+SEED ?= 0
+fuzz: setup            ## damaged and hostile inputs against the command line: make fuzz N=10000 [SEED=0] [TARGET=images]
+	$(BIN)/python -m tests.fuzz --inputs $(N) --seed $(SEED) $(addprefix --target ,$(TARGET)) --jobs $$(nproc)
 
 check: setup           ## style, types, layers
 	$(BIN)/ruff check .

@@ -16,6 +16,13 @@ from tests.helpers import tiny_images, write_images, write_recipe
 SERVER = Path(__file__).with_name("fork_server.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400"}
 EPOCHS = 40  # 160 steps
+KILLS = pytest.StashKey[int]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how many processes were killed: docs/reliability.md has the figure."""
+    if kills := config.stash.get(KILLS, 0):
+        terminalreporter.write_line(f"{kills} commands were killed with SIGKILL and run again")
 
 
 def wait_until(condition: Callable[[], object], what: str, *, seconds: float = 60) -> None:
@@ -65,7 +72,7 @@ class Server:
     """Starts processes."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._started = folder, 0
+        self._folder, self._started, self.kills = folder, 0, 0
         self._process = subprocess.Popen(
             [sys.executable, str(SERVER)],
             stdin=subprocess.PIPE,
@@ -81,7 +88,9 @@ class Server:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        answer = int(self._process.stdout.readline())
+        self.kills += "wait" in request and answer == -signal.SIGKILL
+        return answer
 
     def start(self, *words: object, **limits: int) -> Child:
         """`carp words…` as a process of its own."""
@@ -104,11 +113,12 @@ class Server:
 
 
 @pytest.fixture(scope="session")
-def carp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def carp(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The command line as real processes."""
     server = Server(tmp_path_factory.mktemp("processes"))
     yield server
     server.close()
+    request.config.stash[KILLS] = server.kills
 
 
 @pytest.fixture(scope="session")
