@@ -428,3 +428,8 @@ def differences(ours: Config, theirs: Config) -> dict[str, str]:
         for key in Config.model_fields
         if key not in FREE_KEYS and getattr(ours, key) != getattr(theirs, key)
     }
+
+
+def decisive(config: Config) -> dict[str, Any]:
+    """The settings that change what is computed or written, as plain values for JSON."""
+    return {key: value for key, value in config.model_dump(mode="json").items() if key not in FREE_KEYS}

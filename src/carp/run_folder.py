@@ -15,6 +15,7 @@ import json
 import platform
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,9 +24,9 @@ from typing import Any
 
 from carp._version import __version__
 from carp.checkpoint import Checkpoint, list_checkpoints, load_newest
-from carp.config import METRICS_KEYS, Config, differences, resolve
+from carp.config import METRICS_KEYS, Config, decisive, differences, resolve
 from carp.data.source import Source
-from carp.errors import CheckpointError
+from carp.errors import CarpWarning, CheckpointError
 from carp.files import write_atomic
 from carp.lock import LockHeldError, held
 from carp.recipe import read_yaml, to_yaml
@@ -57,7 +58,20 @@ class Run:
         if checkpoint is None:
             why = " ".join(problems) or "it has not written one yet."
             raise CheckpointError(f"the run {self.folder} has no checkpoint to load: {why}")
+        for problem in problems:
+            warnings.warn(problem, CarpWarning, stacklevel=2)
+        self._refuse_changed_settings(checkpoint)
         return checkpoint
+
+    def _refuse_changed_settings(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint knows the settings that it was trained with; config.yaml may be damaged or edited since."""
+        now, then = decisive(self.config), checkpoint.state.get("settings", {})  # runs of older versions: none
+        for key in now.keys() & then.keys():
+            if now[key] != then[key]:
+                raise CheckpointError(
+                    f"{self.folder / 'config.yaml'} says {key}: {now[key]!r}, but the run was trained with "
+                    f"{then[key]!r}. Put that value back."
+                )
 
 
 def is_run(path: Path | str) -> bool:

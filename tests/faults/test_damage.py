@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 import carp as carp_package
 from carp import checkpoint
@@ -107,6 +108,37 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_it_is_used(
     (problem,) = problems
     assert "step-00000015" in problem
     assert "\n" not in problem
+
+
+def test_whoever_uses_a_run_hears_of_its_damaged_checkpoint(
+    carp: Server, images: Path, stopped_run: Path, tmp_path: Path
+) -> None:
+    """Other weights than the newest must not be taken for these."""
+    run = Path(shutil.copytree(stopped_run, tmp_path / "run"))
+    flip_a_byte(run / "checkpoints" / "step-00000015")
+    for words in (("embed", run, "--data", images), ("export", run, "--format", "safetensors")):
+        code, output = carp.run(*words, "--out", tmp_path / words[0] / "x.safetensors")
+        assert code == 0, output
+        (warning,) = [line for line in output.splitlines() if "step-00000015" in line]
+        assert "warning: " in warning
+        assert "damaged" in warning
+
+
+@pytest.mark.parametrize(("key", "value"), [("global_size", 40), ("seed", 4), ("encoder_options", {})])
+def test_settings_that_are_not_those_of_the_checkpoint_are_refused(
+    carp: Server, images: Path, stopped_run: Path, tmp_path: Path, key: str, value: object
+) -> None:
+    run = Path(shutil.copytree(stopped_run, tmp_path / "run"))
+    settings = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump({**settings, key: value, "workers": 7}))
+    code, output = carp.run("embed", run, "--data", images, "--out", tmp_path / "features")
+    assert code == 2, output
+    (error,) = output.splitlines()
+    for word in ("config.yaml", f"{key}: {value!r}", repr(settings[key])):
+        assert word in error
+    (run / "config.yaml").write_text(yaml.safe_dump({**settings, "workers": 7}))  # free to change
+    code, output = carp.run("embed", run, "--data", images, "--out", tmp_path / "features")
+    assert code == 0, output
 
 
 def test_a_run_continues_before_its_damaged_checkpoint_and_ends_the_same(

@@ -14,7 +14,7 @@ from torch import Tensor
 from carp import checkpoint as checkpoints
 from carp import distributed
 from carp.checkpoint import Checkpoint
-from carp.config import Config
+from carp.config import Config, decisive
 from carp.data.loader import Batch, Loader
 from carp.data.random import Purpose, seed_of
 from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, NonFiniteError, ProcessError
@@ -164,6 +164,7 @@ class Training:
             "metrics_length": self.log.sync(),
             **self.course.state(),
             "seed": self.config.seed,
+            "settings": decisive(self.config),
             "epoch": self.step // self.loader.steps_per_epoch,
             "torch_threads": self.threads.current,
             "processes": distributed.world_size(),
