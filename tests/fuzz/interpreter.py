@@ -43,7 +43,7 @@ Command = Callable[[tuple[str, ...]], None]
 class _Running:
     case: Case
     folder: Path
-    before: dict[str, tuple[int, ...]]
+    snapshot: dict[str, tuple[int, ...]]
 
 
 class Interpreter:
@@ -69,20 +69,22 @@ class Interpreter:
         shutil.rmtree(folder)
         return outcome
 
-    def start(self, case: Case, *, limited: bool = True) -> Path:
-        """Begin a command; returns its folder."""
+    def start(self, case: Case, *, limited: bool = True, before: Callable[[], None] | None = None) -> Path:
+        """Begin a command, in its process after `before`; returns its folder."""
         self._count += 1
         folder = self._work / f"case-{self._count}"
         case.write(folder)
-        before = _snapshot(folder / IN)
+        snapshot = _snapshot(folder / IN)
         sys.stdout.flush(), sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
             try:
+                if before is not None:
+                    before()
                 self._become_carp(case, folder, limited)
             finally:
                 os._exit(70)
-        self._running[pid] = _Running(case, folder, before)
+        self._running[pid] = _Running(case, folder, snapshot)
         return folder
 
     def finish(self) -> Iterator[tuple[Case, Outcome, Path]]:
@@ -92,7 +94,7 @@ class Interpreter:
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)  # workers that it left behind
         folder = running.folder
-        events = [*_text(folder / "events").splitlines(), *_touched(folder, running.before)]
+        events = [*_text(folder / "events").splitlines(), *_touched(folder, running.snapshot)]
         yield (
             running.case,
             Outcome(

@@ -1,6 +1,7 @@
 """Small valid files of every kind, most of them made by the commands themselves; damage starts from these."""
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from carp.features import filling
 from tests.fuzz.case import OUT, Case, Outcome
 from tests.fuzz.interpreter import Interpreter
 from tests.fuzz.oracle import faults
@@ -58,6 +60,12 @@ class Valid:
         """Features of the images."""
         return self._make("store", "embed", self.run, "--data", self.images, "--out", f"{OUT}/store")
 
+    @cached_property
+    def unfinished_store(self) -> Path:
+        """What a process leaves that is killed before it writes the manifest of a store."""
+        words = ("embed", self.run, "--data", self.images, "--out", f"{OUT}/unfinished")
+        return self._make("unfinished", *words, before=_die_before_the_manifest)
+
     def index(self, kind: str) -> Path:
         """An index of the store in a folder `index` beside a copy of it: a folder with both."""
         folder = self.folder / f"index-{kind}"
@@ -93,15 +101,26 @@ class Valid:
         shutil.rmtree(folder)
         return outcome, made
 
-    def _make(self, name: str, *words: object, files: dict[str, bytes | Path] | None = None, made: str = "") -> Path:
+    def _make(
+        self,
+        name: str,
+        *words: object,
+        files: dict[str, bytes | Path] | None = None,
+        made: str = "",
+        before: Callable[[], None] | None = None,
+    ) -> Path:
         """Let a command write something, and keep it as `name`."""
         case = Case(tuple(map(str, words)), files or {})
-        folder = self.interpreter.start(case, limited=False)
+        folder = self.interpreter.start(case, limited=False, before=before)
         ((_, outcome, _),) = list(self.interpreter.finish())
         assert outcome.code == 0, f"carp {' '.join(case.words)}: {outcome.stderr}"
         shutil.move(folder / OUT / (made or name), self.folder / name)
         shutil.rmtree(folder)
         return self.folder / name
+
+
+def _die_before_the_manifest() -> None:
+    filling.write_manifest = lambda _store: os._exit(0)
 
 
 def ground_truth(names: list[str]) -> dict[str, object]:

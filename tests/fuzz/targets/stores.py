@@ -27,8 +27,17 @@ def store_target(valid: Valid) -> Target:
         (("duplicates", str(images), "--features", place, "--out", OUT), _printed),
     ]
     expected = _expectations(valid, commands, {place: store})
+    unfinished, finish = valid.unfinished_store, ("embed", str(valid.run), "--data", str(images), "--out", f"{OUT}/store")
+    left = [path.name for path in sorted(unfinished.iterdir())]
+    assert "store.json" not in left and any(name.startswith("part-") for name in left), left
+    features = _file("store/features.npy")
+    finished = unchanged_or_reported((store / "features.npy").read_bytes(), features)
 
     def case(rng: Random) -> Case:
+        if rng.random() < 0.2:
+            name = rng.choice(left)
+            files = {f"{OUT}/store": unfinished, f"{OUT}/store/{name}": damaged(rng, unfinished / name)}
+            return Case(finish, files, f"unfinished: {name}", check=finished)
         words, check = rng.choice(expected)
         name = rng.choice(names)
         return Case(words, {place: store, f"{place}/{name}": damaged(rng, store / name)}, name, check=check)
