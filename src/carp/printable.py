@@ -6,6 +6,7 @@ escape such as `\x1b`. Files and JSON keep names as they are.
 """
 
 _JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # parts of words and emoji
+_LONGEST = 1200  # characters of a message: a list of all settings has 700
 _RAW_BYTE = range(0xDC80, 0xDD00)  # how Python writes a byte of a name that is not UTF-8
 
 
@@ -15,6 +16,14 @@ def printable(text: object, *, keep: str = "") -> str:
     if words.isprintable():
         return words
     return "".join(c if c.isprintable() or c in keep or c in _JOINERS else _escape(c) for c in words)
+
+
+def one_line(text: object) -> str:
+    """A message for the screen: harmless, and without the middle of what is too long to read."""
+    words = str(text)
+    if len(words) > _LONGEST:
+        words = f"{words[: _LONGEST * 3 // 4]} … {words[-_LONGEST // 4 :]}"
+    return printable(words)
 
 
 def _escape(character: str) -> str:

@@ -13,7 +13,7 @@ ERROR = "carp: error: "
 _OWN_LINES = re.compile(  # that CARP writes to the error stream beside an error
     r"(carp: )?(note|warning): |left out: |[\d,]+ images?, |step \d+[/:]|continuing at step |\s*$"
 )
-_LONGEST_LINE = 5000  # a line that repeats the input is no error message
+_LONGEST_LINE = 2500  # a line that repeats the input is no error message
 
 
 def faults(case: Case, outcome: Outcome, folder: Path) -> list[str]:
@@ -33,6 +33,8 @@ def _ending(case: Case, outcome: Outcome) -> list[str]:
         return [f"hang: no end in {SECONDS} s"]
     if outcome.code < 0:
         return [f"killed by {signal.Signals(-outcome.code).name}"]
+    if outcome.code == 1 and f"{ERROR}there is not enough memory" in outcome.stderr:
+        return []
     if outcome.code not in case.codes:
         return [f"exit code {outcome.code}, expected one of {sorted(case.codes)}"]
     return []
@@ -43,7 +45,7 @@ def _streams(outcome: Outcome) -> list[str]:
     lines = outcome.stderr.removesuffix("\n").split("\n") if outcome.stderr else []
     if "Traceback (most recent call last)" in outcome.stderr + outcome.stdout:
         found.append(f"traceback: {lines[-1] if lines else ''}"[:200])
-    elif outcome.code >= 2:
+    elif outcome.code >= 2 or (outcome.code and ERROR in outcome.stderr):
         errors = [line for line in lines if line.startswith(ERROR)]
         if len(errors) != 1:
             found.append(f"{len(errors)} error lines")

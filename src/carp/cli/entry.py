@@ -15,7 +15,7 @@ from carp.cli.interrupt import INTERRUPTED, CtrlC, interrupted_line
 from carp.cli.memory import is_out_of_memory
 from carp.errors import CarpError, CarpWarning, Interrupted
 from carp.parent import follow_launcher
-from carp.printable import printable
+from carp.printable import one_line
 
 _OUT_OF_MEMORY = (
     "error: there is not enough memory. `carp train DATA --dry-run` shows what a run needs; for training lower "
@@ -75,7 +75,7 @@ def _show_warning(
 ) -> None:
     """NumPy's, torch's and others' warnings are about code, not about what the user can change."""
     if issubclass(category, CarpWarning):
-        sys.stderr.write(f"carp: warning: {printable(message)}\n")
+        sys.stderr.write(f"carp: warning: {one_line(message)}\n")
 
 
 def _interrupted(ctrl_c: CtrlC) -> NoReturn:
@@ -97,7 +97,7 @@ def _usage(error: Any) -> str:
 def _end(words: str, code: int) -> NoReturn:
     first, code = _first_to_tell(code)
     if first:
-        sys.stderr.write(f"carp: {printable(words)}\n")
+        sys.stderr.write(f"carp: {one_line(words)}\n")
     sys.exit(code)
 
 

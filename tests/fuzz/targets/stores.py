@@ -27,7 +27,10 @@ def store_target(valid: Valid) -> Target:
         (("duplicates", str(images), "--features", place, "--out", OUT), _printed),
     ]
     expected = _expectations(valid, commands, {place: store})
-    unfinished, finish = valid.unfinished_store, ("embed", str(valid.run), "--data", str(images), "--out", f"{OUT}/store")
+    unfinished, finish = (
+        valid.unfinished_store,
+        ("embed", str(valid.run), "--data", str(images), "--out", f"{OUT}/store"),
+    )
     left = [path.name for path in sorted(unfinished.iterdir())]
     assert "store.json" not in left and any(name.startswith("part-") for name in left), left
     features = _file("store/features.npy")
