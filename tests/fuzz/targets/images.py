@@ -13,11 +13,12 @@ import numpy as np
 from PIL import Image, features
 
 from carp.data.folder import SUFFIXES
-from tests.fuzz.case import IN, OUT, Case, Outcome, Target
+from tests.fuzz.case import BUDGET, IN, OUT, Case, Outcome, Target
 from tests.fuzz.mutate import mutate
 from tests.fuzz.valid import Valid
 from tests.helpers import tiny_images
 
+_LARGE = 2 * BUDGET  # without a recipe, an image may have 200 million pixels
 _FEW = 3  # images in a folder that is checked
 _ORIENTATION = 0x0112
 
@@ -51,9 +52,11 @@ def target(valid: Valid) -> Target:
             words = ("views", name, "--out", f"{OUT}/views.png", "--recipe", str(recipe), "--draws", "1")
             return Case(words, {name: data}, "one image")
         if chance < 0.87:
-            return Case(("embed", str(run), "--data", IN, "--out", f"{OUT}/features"), {name: data}, "one image")
+            words = ("embed", str(run), "--data", IN, "--out", f"{OUT}/features")
+            return Case(words, {name: data}, "one image", budget=_LARGE)
         if chance < 0.95:
-            return Case(("search", str(index / "index"), name, "--json"), {name: data}, "a query")
+            words = ("search", str(index / "index"), name, "--json")
+            return Case(words, {name: data}, "a query", budget=_LARGE)
         words = ("train", IN, "--recipe", str(recipe), "--out", f"{OUT}/run", "max_bad_share=0.5")
         return Case(words, {f"{IN}/good": images, name: data}, "one bad image of many", codes=frozenset({0}))
 
