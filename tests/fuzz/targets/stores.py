@@ -9,7 +9,7 @@ from tests.fuzz.mutate import flip_bits, mutate
 from tests.fuzz.targets.shards import text_of
 from tests.fuzz.valid import Valid
 
-REPORTS = ("warning: ", "note: ")
+REPORTS = ("carp: warning: ", "warning: ")
 """How a line begins that reports damage without ending the command."""
 
 Result = Callable[[Outcome, Path], object]  # what a command makes of its input
