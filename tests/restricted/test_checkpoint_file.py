@@ -25,7 +25,7 @@ from torch import nn
 from carp.errors import CheckpointError
 from carp.features.foreign import read_foreign
 from carp.restricted.checkpoint_file import read_checkpoint
-from carp.restricted.machine import Dropped
+from carp.restricted.objects import Dropped
 from tests.features.foreign.layouts import narrow
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from carp.restricted.budget import Budget, Refused
-from carp.restricted.machine import Named
+from carp.restricted.objects import Named
 
 _KINDS = re.compile(r"[<>|=]?[?biufSU]\d{0,4}")  # of the elements of arrays: never objects
 _ELEMENT = 64  # bytes of a number in a list, and of its place there

@@ -20,7 +20,8 @@ from carp.errors import CheckpointError
 from carp.regular_file import check_regular, open_regular
 from carp.restricted.archive import Archive, map_file
 from carp.restricted.budget import Budget, Damaged, Refused
-from carp.restricted.machine import Buffer, Dropped, Machine
+from carp.restricted.machine import Buffer, Machine
+from carp.restricted.objects import Dropped
 from carp.restricted.tensors import TorchNames, WholeModelError
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # the number that opens what `torch.save` wrote before it wrote ZIP archives

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from carp.restricted.arrays import latin1_bytes
 from carp.restricted.budget import Budget, Damaged, Refused
-from carp.restricted.machine import Dropped, Named, check_key
+from carp.restricted.objects import Dropped, Named, check_key
 
 _TENSOR = 2000  # bytes of a tensor's description
 _MAPPING = 600

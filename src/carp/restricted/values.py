@@ -5,7 +5,8 @@ from typing import Any
 from carp.errors import DataError
 from carp.restricted.arrays import Kind, ListedArray, latin1_bytes, rows, scalar
 from carp.restricted.budget import Budget, Damaged, Refused
-from carp.restricted.machine import Machine, Named
+from carp.restricted.machine import Machine
+from carp.restricted.objects import Named
 
 _CORES = ("numpy.core", "numpy._core")  # before and since NumPy 2
 
