@@ -8,7 +8,6 @@ from carp._version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Learn image encoders without labels, and use them.",
 )

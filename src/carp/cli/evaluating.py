@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from carp.cli import words
+from carp.cli import complete, words
 from carp.cli.app import app
 from carp.cli.output import say, say_text
 from carp.cli.protocol_help import EvalCommand
@@ -16,7 +16,11 @@ from carp.errors import ConfigError
 def _eval(
     context: typer.Context,
     protocol: Annotated[
-        str, typer.Argument(help="knn, kmeans, linear, few-shot, retrieval, copies, detection or all.")
+        str,
+        typer.Argument(
+            help="knn, kmeans, linear, few-shot, retrieval, copies, detection or all.",
+            autocompletion=complete.protocols,
+        ),
     ],
     model: Annotated[
         str | None,
@@ -26,7 +30,12 @@ def _eval(
         ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the protocol, e.g. k=20.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="Settings of the protocol, e.g. k=20.",
+            autocompletion=complete.protocol_settings,
+        ),
     ] = None,
     data: Annotated[
         str,
@@ -150,7 +159,14 @@ def _table(
         str | None, typer.Option(help="Columns of a table of the paper: knn, kmeans, linear, few-shot, ….")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All values, not only the paper's.")] = False,
-    form: Annotated[str | None, typer.Option("--format", help="screen, md, csv, latex or png.")] = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="screen, md, csv, latex or png.",
+            autocompletion=complete.one_of("screen", "md", "csv", "latex", "png"),
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; .md, .csv, .tex or .png says the format.")] = None,
 ) -> None:
     """Put the results of several models into one table: best bold, second underlined."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from carp.cli import complete
 from carp.cli.app import app, data_app
 from carp.cli.output import say
 from carp.cli.words import (
@@ -21,7 +22,11 @@ def _check_data(
     data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
     settings: Overrides = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Recipe that the images are meant for (`carp recipes`). Default: folder.")
+        str | None,
+        typer.Option(
+            help="Recipe that the images are meant for (`carp recipes`). Default: folder.",
+            autocompletion=complete.recipes,
+        ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Look at so many images only, chosen at random.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
@@ -74,7 +79,10 @@ def _views(
     settings: Overrides = None,
     out: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("views.png"),
     recipe: Annotated[
-        str | None, typer.Option(help="Recipe name (`carp recipes`) or YAML file. Default: folder.")
+        str | None,
+        typer.Option(
+            help="Recipe name (`carp recipes`) or YAML file. Default: folder.", autocompletion=complete.recipes
+        ),
     ] = None,
     images: Annotated[int, typer.Option(min=1, max=100, help="How many images of a folder.")] = 3,
     draws: Annotated[int, typer.Option(min=1, max=100, help="How often the views of each are drawn.")] = 2,

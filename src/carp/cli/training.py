@@ -1,11 +1,13 @@
 """Train, and what training is told: `carp train`, `demo`, `recipes`, `settings`."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from carp.cli import complete
 from carp.cli.app import app
 from carp.cli.output import say, say_text
 from carp.cli.words import WITH_SETTINGS, Overrides, is_first_process, parse
@@ -25,7 +27,10 @@ def _train(
     settings: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; the same folder continues the run.")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Recipe name (`carp recipes`) or YAML file. Default: folder.")
+        str | None,
+        typer.Option(
+            help="Recipe name (`carp recipes`) or YAML file. Default: folder.", autocompletion=complete.recipes
+        ),
     ] = None,
     val: Annotated[
         str | None, typer.Option(help="Labelled images: k-NN of student and teacher while training.")
@@ -74,7 +79,8 @@ def _train(
     if not is_first_process():
         return
     say(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
-    say(f"next: carp eval knn {run.folder} --data LABELLED_FOLDER   or in Python: carp.load('{run.folder}')")
+    folder = str(run.folder)
+    say(f"next: carp eval knn {shlex.quote(folder)} --data LABELLED_FOLDER   or in Python: carp.load({folder!r})")
 
 
 @app.command("demo", context_settings=WITH_SETTINGS)
@@ -95,7 +101,9 @@ def _demo(
 
 @app.command("recipes")
 def _recipes(
-    name: Annotated[str | None, typer.Argument(help="Show this recipe's file. Default: list all.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this recipe's file. Default: list all.", autocompletion=complete.recipes)
+    ] = None,
 ) -> None:
     """List the recipes that ship with CARP, or show one."""
     from carp.recipe import list_recipes, read_recipe, recipe_path
@@ -110,7 +118,9 @@ def _recipes(
 
 @app.command("settings")
 def _settings(
-    key: Annotated[str | None, typer.Argument(help="Show this setting only. Default: show all.")] = None,
+    key: Annotated[
+        str | None, typer.Argument(help="Show this setting only. Default: show all.", autocompletion=complete.keys)
+    ] = None,
 ) -> None:
     """Show the settings: default, what is accepted, meaning."""
     from carp.commands.settings import describe_settings

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from carp.cli import words
+from carp.cli import complete, words
 from carp.cli.app import app
 from carp.cli.output import say
 
@@ -152,7 +152,14 @@ def _duplicates(
 @app.command("export")
 def _export(
     model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
-    form: Annotated[str, typer.Option("--format", help="torchvision, timm, safetensors, onnx or detectron2.")],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="torchvision, timm, safetensors, onnx or detectron2.",
+            autocompletion=complete.one_of(*complete.FORMATS_OF_EXPORT),
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="File to write; for timm a folder.")],
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
 ) -> None:

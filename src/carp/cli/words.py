@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from carp.cli import complete
 from carp.errors import CheckpointError, ConfigError, DataError, nearest
 
 Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.")
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.", autocompletion=complete.settings),
 ]
 # Options that do not exist arrive among the settings, and `parse` tells how to write them
 WITH_SETTINGS = {"ignore_unknown_options": True}
@@ -26,10 +28,14 @@ Resize = Annotated[
     int | None,
     typer.Option(min=1, help="Shorter side before the centre is cut. Default: 8/7 of --size; --size up to 64."),
 ]
-Precision = Annotated[str, typer.Option(help="Of the encoder: fp32 or bf16.")]
+Precision = Annotated[
+    str, typer.Option(help="Of the encoder: fp32 or bf16.", autocompletion=complete.one_of("fp32", "bf16"))
+]
 Root = Annotated[Path | None, typer.Option(help="Folder of torchvision's data sets.")]
 Download = Annotated[bool, typer.Option("--download", help="Let torchvision fetch what is missing.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda or mps.", autocompletion=complete.one_of("auto", "cpu", "cuda", "mps"))
+]
 
 
 def parse(context: typer.Context, words: list[str]) -> dict[str, Any]:

@@ -1,17 +1,16 @@
 """`carp datasets`: the data sets of the paper, which of them are there, and how to get the rest."""
 
-import io
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
-from carp.console import SafeConsole
 from carp.data.datasets import DATASETS, Dataset, Presence, Split
 from carp.errors import DataError
+from carp.report.screen import plain_text
 
 
 def list_datasets(root: Path | None = None) -> str:
@@ -23,16 +22,14 @@ def list_datasets(root: Path | None = None) -> str:
 def describe_datasets(root: Path | None = None) -> str:
     """The table as text; with `root` what is there, how to name it, and how to get the rest."""
     found = _look_everywhere(root)
-    table = Table(title="Data sets of the paper's evaluation", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title="Data sets of the paper's evaluation")
     for name in ("name", "state" if found else "title", "classes", "train + test", "metric", "GB"):
         table.add_column(name, justify="right" if name in {"classes", "train + test", "GB"} else "left", no_wrap=True)
     for row in DATASETS:
         second = found[row.name].state if found else row.title
         images = f"{row.train.images:,} + {row.test.images:,}"
         table.add_row(row.name, second, f"{row.classes:,}", images, row.metric, f"{row.gigabytes:g}")
-    text = io.StringIO()
-    SafeConsole(file=text, width=200).print(table)
-    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    lines = plain_text(table).splitlines()
     lines.append("The metric is that of the literature; the paper reports top-1, and mAP on VOC07.")
     for row in DATASETS:
         lists = [f"{name} ({part.images:,} images)" for name, part in row.lists.items()]
@@ -56,17 +53,25 @@ def _below(found: dict[str, Presence], root: Path) -> list[str]:
 
 def _advice(row: Dataset, presence: Presence, root: Path) -> str:
     if presence.state == "present":
-        return "   ".join([presence.train, presence.test, *presence.lists, f"root={root}"])
+        return "   ".join([presence.train, presence.test, *presence.lists, shlex.quote(f"root={root}")])
     reason = f"{presence.reason}. " if presence.reason else ""
-    how = row.how.replace("ROOT", str(root))
+    how = row.how.replace("ROOT", shlex.quote(str(root)))
     if not row.download:
         return reason + how
     parts = ", ".join(repr(dict(part.arguments)) for part in _to_download(row))
-    line = (
-        f'python -c "from torchvision.datasets import {row.torchvision} as D; '
-        f'[D({str(root / row.folder)!r}, download=True, **part) for part in [{parts}]]"'
+    code = (
+        f"from torchvision.datasets import {row.torchvision} as D; "
+        f"[D({str(root / row.folder)!r}, download=True, **part) for part in [{parts}]]"
     )
+    line = f"python -c {_in_double_quotes(code)}"
     return f"{reason}{line}{f'   ({how})' if how else ''}"
+
+
+def _in_double_quotes(code: str) -> str:
+    """For a shell; single quotes stay readable inside, which `shlex.quote` would not leave."""
+    for special in ("\\", '"', "$", "`"):
+        code = code.replace(special, f"\\{special}")
+    return f'"{code}"'
 
 
 def _to_download(row: Dataset) -> list[Split]:

@@ -1,20 +1,18 @@
 """`carp weights`: the released weights of other methods, and what a file of weights is."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
-from carp.console import SafeConsole
 from carp.features.exported import OwnExport, build_own, read_own
 from carp.features.foreign import BY_NAME, METHODS, ForeignWeights, Method, read_foreign
 from carp.features.foreign.architecture import Traits
 from carp.report.columns import Column
 from carp.report.join import Row
 from carp.report.paper import published
+from carp.report.screen import plain_text
 
 _PUBLISHED = {
     "linear": Column("linear", "imagenet", "top1"),
@@ -35,7 +33,7 @@ def list_formats() -> str:
 
 def describe_formats() -> str:
     """The table as text."""
-    table = Table(title="Weights that CARP reads", title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(title="Weights that CARP reads")
     table.add_column("name", no_wrap=True)
     table.add_column("method", no_wrap=True)
     for name in ("epochs", *_PUBLISHED):
@@ -46,9 +44,7 @@ def describe_formats() -> str:
         cells = [f"{numbers[name]:.1f}" if name in numbers else "" for name in _PUBLISHED]
         title = method.title if method.verified else f"{method.title} (layout not verified)"
         table.add_row(method.name, title, str(method.epochs or ""), *cells, method.source)
-    text = io.StringIO()
-    SafeConsole(file=text, width=200).print(table)
-    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    lines = plain_text(table).splitlines()
     lines += ["Numbers: the paper's, top-1 in percent; linear and k-NN (k = 20) on ImageNet, k-NN as a mean of 8 sets."]
     lines += [f"{method.name}: {method.note}." for method in METHODS if method.note]
     return "\n".join(

@@ -4,6 +4,7 @@ A data set is looked for below one root, as torchvision keeps it there, or as fo
 test. What is opened has the table's numbers of images and classes, so that a result under its name is one.
 """
 
+import shlex
 from pathlib import Path
 
 from carp.data.datasets import BY_NAME, PREFIX, Dataset, Presence, find
@@ -101,7 +102,7 @@ def _folder(row: Dataset, part: str, root: Path, index: Path | None, progress: F
         remedy = " Add download=true to fetch it." if row.download else ""
         raise DataError(
             f"{row.source(part)} is not in {root}: looked for {row.marker} and {row.name}/{part}.{remedy} "
-            f"`carp datasets --root {root}` says how to get it."
+            f"`carp datasets --root {shlex.quote(str(root))}` says how to get it."
         )
     source = FolderSource(folder, index=index, progress=progress)
     source.name = row.source(part)

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from carp.console import SafeConsole
 from carp.printable import printable
+from carp.report.screen import on_terminal, print_rows
 from carp.report.thumbnails import Picture, section, write_page
 
 _FIRST = 10  # groups in the table
@@ -121,6 +122,23 @@ def print_copies(found: CopiesFound) -> None:
     console.print(printable(found.summary()), markup=False)
     console.print(printable(found.rule()), markup=False)
     if not found.groups:
+        return
+    if not on_terminal():
+        print_rows(
+            ("group", "keep", "agreement", "similarity", "size", "image"),
+            (
+                (
+                    str(number),
+                    "keep" if place == 0 else "",
+                    f"{group.agreement:.3f}",
+                    _similarity(member),
+                    member.size(),
+                    member.place,
+                )
+                for number, group in enumerate(found.groups, start=1)
+                for place, member in enumerate(group.members)
+            ),
+        )
         return
     table = Table()
     for name, justify in (("group", "right"), ("similarity", "right"), ("size", "left"), ("image", "left")):

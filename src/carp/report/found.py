@@ -14,6 +14,7 @@ from carp.errors import ConfigError, DataError
 from carp.files import replacing
 from carp.printable import printable
 from carp.report.contact_sheet import write_line
+from carp.report.screen import on_terminal, print_rows
 from carp.report.thumbnails import SIDE, Picture, section, write_page
 
 SHEETS = (".png", ".html")
@@ -39,7 +40,13 @@ class Found:
 
 
 def print_found(found: Sequence[Found]) -> None:
-    """A table, a row an image that was found."""
+    """One row per image that was found: a table on a terminal, elsewhere plain rows with tabs between."""
+    if not on_terminal():
+        rows = (
+            (one.query, str(n), f"{m.similarity:.6f}", m.place) for one in found for n, m in enumerate(one.matches, 1)
+        )
+        print_rows(("query", "rank", "similarity", "image"), rows)
+        return
     table = Table()
     table.add_column("query", overflow="fold")  # names stay whole
     table.add_column("", justify="right")
