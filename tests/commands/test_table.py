@@ -39,8 +39,8 @@ def test_two_models_on_the_screen(cli: Cli, two: list[Path]) -> None:
     code, out, err = cli("table", *two)
     assert (code, err) == (0, "")
     assert "k-NN, top-1, k = 20, %" in out
-    assert re.search(r"a \(teacher\) │ +90\.0", out)
-    assert re.search(r"b \(teacher\) │ +75\.0", out)
+    assert re.search(r"a \(teacher\) +90\.0", out)
+    assert re.search(r"b \(teacher\) +75\.0", out)
     assert "70.0" not in out
 
 

@@ -43,7 +43,7 @@ def plain_text(table: Table) -> str:
     for column in table.columns:
         heading = column.header if isinstance(column.header, Text) else Text(str(column.header))
         column.header = Text(" ".join(heading.plain.split("\n")))
-        column.no_wrap, column.max_width, column.overflow = True, None, "ignore"
+        column.no_wrap, column.max_width, column.overflow = True, None, "crop"
     text = io.StringIO()
     SafeConsole(file=text, width=_UNBOUNDED, soft_wrap=True, color_system=None).print(table)
     return "\n".join([*lines, *(line.rstrip() for line in text.getvalue().splitlines())]) + "\n"
