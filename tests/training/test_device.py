@@ -83,7 +83,12 @@ def test_protocols_need_no_float64(protocol: str, run: Path, labelled: Path, tmp
     }[protocol]
     name = "linear" if protocol == "images" else protocol
     options = {"test": labelled, "quiet": True, "branch": "teacher", **own}
-    expected = carp.evaluate(name, run, labelled, out=tmp_path / "a", device="cpu", **options)
-    with pretended():
-        found = carp.evaluate(name, run, labelled, out=tmp_path / "b", device="mps", **options)
-    assert found.values == expected.values
+    found = []
+    for device in ("cpu", "mps"):
+        with pretended():
+            out = {"out": tmp_path / device, "predictions": tmp_path / f"{device}.csv", "device": device}
+            found.append(carp.evaluate(name, run, labelled, **out, **options).values)
+    assert found[0] == found[1]
+    predicted = [(tmp_path / f"{device}.csv").read_text() for device in ("cpu", "mps")]
+    assert predicted[0] == predicted[1]
+    assert len(predicted[0].splitlines()) == 37

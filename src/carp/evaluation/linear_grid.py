@@ -181,7 +181,7 @@ class LinearGrid:
 
     def predict(self, batches: Iterable[Batch], member: int) -> Predicted:
         """The class that one member predicts for every image, and its probability."""
-        found = [torch.softmax(self.logits(x_BF)[:, member].double(), dim=1).cpu().numpy() for x_BF, _ in batches]
+        found = [torch.softmax(self.logits(x_BF)[:, member].cpu().double(), dim=1).numpy() for x_BF, _ in batches]
         shares_NC = np.concatenate(found)
         classes = shares_NC.argmax(axis=1)  # of equal classes the first
         return Predicted(classes, shares_NC[np.arange(len(classes)), classes])
