@@ -171,7 +171,10 @@ def _table(
 ) -> None:
     """Put the results of several models into one table: best bold, second underlined."""
     from carp.commands.table import make_table, write_table
+    from carp.outputs import check_output_file
 
+    if out is not None:
+        check_output_file(out)
     table, notes = make_table(results=results or [], paper_layout=layout, with_paper=with_paper, everything=everything)
     write_table(table, form=form, out=out)
     for note in notes:

@@ -17,6 +17,7 @@ from carp.data.part import Part, at_random
 from carp.data.source import Openable, Source, open_source, read
 from carp.errors import ConfigError, DataError, UnreadableImageError, nearest
 from carp.files import is_unfinished, write_atomic
+from carp.outputs import check_output_file, check_output_folder
 from carp.regular_file import read_text
 from carp.report.contact_sheet import Cell, draw_contact_sheet
 from carp.training.display import Display
@@ -70,6 +71,9 @@ def attack(
         raise ConfigError(f"seed must be at least 0, received {seed}.")
     if sheet is not None and Path(sheet).suffix.lower() != ".png":
         raise ConfigError(f"the sheet is a PNG: its name must end in .png, received {sheet}.")
+    check_output_folder(out)
+    if sheet is not None:
+        check_output_file(sheet, "--sheet")
     display, folder = Display(quiet=quiet), Path(out)
     if isinstance(data, str | Path) and folder.resolve().is_relative_to(Path(data).resolve()):
         raise DataError(f"{folder} lies inside {data}: the copies would be among the images. Give a folder beside it.")

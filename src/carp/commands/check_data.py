@@ -1,7 +1,7 @@
 """`carp data check`: are these images fit to train on?"""
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ class DataCheck:
     found: Scan  # in the images that were looked at
     seconds_to_read: float | None  # once, before the first epoch; None when there was nothing to measure
     seconds_an_epoch: dict[int, float]  # decoding and augmenting, by number of workers
+    skipped: dict[str, int] = field(default_factory=dict)  # files beside the images, by suffix
 
     @property
     def ok(self) -> bool:
@@ -106,7 +107,9 @@ def check_data(
         with display.counting("checking images", len(part)) as progress:
             found = scan(part, view_size=config.global_size, progress=progress)
         found = replace(found, broken=[replace(bad, index=int(part.indices[bad.index])) for bad in found.broken])
-        result = DataCheck(source.name, len(source), config.global_size, found, None, {})
+        result = DataCheck(
+            source.name, len(source), config.global_size, found, None, {}, dict(getattr(source, "skipped", {}))
+        )
         try:
             pace = measure_pace(part, config)
         except StorageError:

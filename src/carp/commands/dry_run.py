@@ -12,12 +12,13 @@ from carp.config import SMALL_IMAGE, Config
 from carp.data.decode import pixel_limit
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
-from carp.data.source import Openable, Source
-from carp.device import available_memory, choose_device
+from carp.data.source import Openable, Source, open_source, single_labels
+from carp.device import choose_device
 from carp.errors import CarpError
 from carp.recipe import to_yaml
 from carp.training.display import Display
 from carp.training.estimate import Estimate, estimate
+from carp.training.memory_check import memory_for_training, memory_problem
 from carp.training.schedules import Schedules
 from carp.training.timing import in_words, time_steps
 
@@ -29,6 +30,8 @@ def dry_run(
 ) -> Iterator[str]:
     """Lines that tell what `train` would do: configuration, parameters, steps, memory; and time, which is measured."""
     config, source = open_data(data, recipe, overrides, display=Display())
+    if config.validation is not None:
+        single_labels(open_source(config.validation, root=config.root, download=config.download), "validation by k-NN")
     device, needs = choose_device(config.device), estimate(config)
     steps_per_epoch = make_loader(source, config).steps_per_epoch
     steps = Schedules(config, steps_per_epoch).num_steps
@@ -45,7 +48,10 @@ def dry_run(
     yield f"memory, weights       {_gigabytes(needs.weights_bytes)} (student, teacher, gradients, optimiser)"
     yield f"memory, activations   {_gigabytes(needs.activation_bytes)}"
     yield f"memory, head          {_gigabytes(needs.head_bytes)}"
-    yield f"memory in all         {_gigabytes(needs.total_bytes)} (estimate; lower micro_batch to need less)"
+    free = memory_for_training(device)
+    yield f"memory in all         {_gigabytes(needs.total_bytes)} (estimate; {_gigabytes(free)} are free)"
+    if problem := memory_problem(config, needs, free):
+        yield f"warning               {problem}"
     if note := advice(source, config):
         yield f"warning               {note}"
     yield f"time                  {_time(config, source, device, needs, steps)}"
@@ -66,7 +72,7 @@ def _stem(config: Config, needs: Estimate) -> str:
 
 
 def _time(config: Config, source: Source, device: torch.device, needs: Estimate, steps: int) -> str:
-    available = available_memory(device)
+    available = memory_for_training(device)
     if needs.total_bytes > available:
         return f"not measured: {_gigabytes(needs.total_bytes)} are needed and {_gigabytes(available)} are free"
     try:

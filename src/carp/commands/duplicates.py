@@ -20,6 +20,7 @@ from carp.features.extract import Precision
 from carp.features.look_alike import Look, agreement, look_at
 from carp.features.store import Store, is_store, open_store
 from carp.files import write_atomic
+from carp.outputs import check_output_folder
 from carp.report.copies_page import CopiesFound, Group, Member, write_copies_page
 from carp.report.original import Evidence, original
 from carp.report.remove_list import check_remove_list, write_remove_list
@@ -62,8 +63,7 @@ def duplicates(
     if remove_list is not None:
         check_remove_list(Path(remove_list))
     least, folder = _threshold(threshold), Path(out)
-    if folder.is_file():
-        raise DataError(f"{folder} is a file: give a folder with --out.")
+    check_output_folder(folder)
     stored = Path(features) if features is not None else folder / FEATURES
     if model is None and not is_store(stored):
         raise ConfigError("--model is missing: give a run folder or weights, or stored --features of these images.")

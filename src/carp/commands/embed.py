@@ -12,6 +12,7 @@ from carp.features.export import require_pyarrow, write_csv, write_parquet
 from carp.features.extract import Precision
 from carp.features.layers import ENCODER
 from carp.features.store import Store
+from carp.outputs import check_output_folder
 from carp.training.display import Display
 
 Form = Literal["npy", "parquet", "csv"]
@@ -56,6 +57,7 @@ def embed(
     """
     if form not in FORMS:
         raise ConfigError(f"there is no format '{form}'.{nearest(form, FORMS)} Formats: {', '.join(FORMS)}.")
+    check_output_folder(out)
     if form == "parquet":
         require_pyarrow("--format parquet")  # before hours of encoding
     display = Display(quiet=quiet or distributed.rank() > 0)

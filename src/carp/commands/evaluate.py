@@ -23,6 +23,7 @@ from carp.features.encoder import is_weights, load
 from carp.features.extract import Precision
 from carp.features.layers import ENCODER
 from carp.features.store import Store
+from carp.outputs import check_output_folder
 from carp.run_folder import versions
 from carp.training.display import Display
 
@@ -105,6 +106,7 @@ def evaluate(
     """
     making = Making(layer, size, resize, precision, out, root, download, device)
     settings = _checked(protocol, making, test, settings, cached=cached)
+    check_output_folder(home_of(model, out))
     wanted = None if predictions is None else Predictions(check_predictions(predictions, protocol))
     if find_protocol(protocol).takes == "boxes":
         return _on_boxes(model, data, test, branch, making, settings, quiet=quiet)
@@ -153,6 +155,7 @@ def evaluate_branches(
     check_setting_names(protocol, options)
     names = OF_ALL if protocol == ALL else (protocol,)
     settings = {name: _checked(name, making, test, options, cached=cached and protocol != ALL) for name in names}
+    check_output_folder(home_of(model, making.out))
     display = Display(quiet=quiet or distributed.rank() > 0)  # of all, so that nothing is told twice
     results, refusals = list[Result](), dict[str, CarpError]()
     cached = cached or protocol == ALL

@@ -6,6 +6,7 @@ from typing import Any
 
 from carp.errors import ConfigError, nearest
 from carp.features.portable import BY_NAME, open_portable, write_verified
+from carp.outputs import check_output_file, check_output_folder
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ def export(model: str | Path, out: str | Path, *, form: str, branch: str = "teac
     """
     if form not in BY_NAME:
         raise ConfigError(f"there is no format '{form}'.{nearest(form, BY_NAME)} Formats: {', '.join(BY_NAME)}.")
-    row, portable = BY_NAME[form], open_portable(model, branch)
+    row = BY_NAME[form]
+    (check_output_file if row.suffix else check_output_folder)(out)
+    portable = open_portable(model, branch)
     written = write_verified(portable, row, Path(out).expanduser())
     use = row.use.format(path=written.path, network=portable.architecture)
     return Exported(written.path, form, written.difference, portable.about(), use)

@@ -7,7 +7,7 @@ from typing import Any
 from carp import distributed
 from carp.checkpoint import list_checkpoints
 from carp.config import Config, check_keys, resolve
-from carp.data.source import Openable, Source, open_source
+from carp.data.source import Openable, Source, notes_on, open_source
 from carp.device import choose_device
 from carp.recipe import read_recipe
 from carp.run_folder import open_run
@@ -36,10 +36,18 @@ def open_data(
             index=folder / INDEX if folder is not None else None,
             progress=progress,
         )
+    warn_of(source, display)
     auto = values.get("micro_batch") == "auto"
     config = resolve({**values, "micro_batch": None} if auto else values, num_images=len(source))
     config = _with_shards(config, folder)
     return (_with_micro_batch(config, folder) if auto else config), source
+
+
+def warn_of(source: Source, display: Display | None) -> None:
+    """Show once what was passed over when images were looked for."""
+    if display is not None:
+        for note in notes_on(source):
+            display.warn_once(note)
 
 
 def join_processes(config: Config) -> None:
@@ -51,7 +59,9 @@ def join_processes(config: Config) -> None:
 def open_more(data: Openable, config: Config, folder: Path, display: Display) -> Source:
     """Open images beside those of training, with the run's `root` and `download`; what they are, their path says."""
     with display.counting("finding images", None) as progress:
-        return open_source(data, root=config.root, download=config.download, index=folder / INDEX, progress=progress)
+        source = open_source(data, root=config.root, download=config.download, index=folder / INDEX, progress=progress)
+    warn_of(source, display)
+    return source
 
 
 def _with_shards(config: Config, folder: Path | None) -> Config:

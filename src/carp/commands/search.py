@@ -17,6 +17,7 @@ from carp.features.encoder import Encoder, load, split_weights
 from carp.features.extract import Features, extract
 from carp.features.store import Store, is_store, open_store
 from carp.features.vector_index import VectorIndex, build_index, open_index, write_index
+from carp.outputs import check_output_file, check_output_folder
 from carp.report.found import Found, Match, check_sheet, write_sheet
 from carp.report.thumbnails import Picture, thumbnail
 from carp.training.display import Display
@@ -42,6 +43,7 @@ def index(
     """
     store = open_store(Path(features))
     folder = Path(out) if out is not None else Path(features) / INDEX
+    check_output_folder(folder)
     with Display(quiet=quiet).counting("indexing", len(store.features)) as progress:
         made = build_index(store.features, kind, progress=progress)
     write_index(made, store, folder)
@@ -71,6 +73,7 @@ def search(
     """
     if sheet is not None:
         check_sheet(Path(sheet))
+        check_output_file(sheet, "--sheet")
     vectors, store = open_index(_folder(Path(index)))
     if k is not None and not 1 <= k <= len(vectors):
         raise ConfigError(f"k must be from 1 to the {len(vectors):,} images of the index, received {k}.")

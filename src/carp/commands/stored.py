@@ -4,7 +4,7 @@ import warnings
 from pathlib import Path
 
 from carp import distributed
-from carp.commands.inputs import INDEX
+from carp.commands.inputs import INDEX, warn_of
 from carp.data.decode import pixel_limit
 from carp.data.source import Openable, Source, open_source
 from carp.errors import CarpWarning
@@ -23,7 +23,9 @@ def open_images(
     if is_run(model):
         root, index = root or open_run(model).config.root, Path(model) / INDEX
     with display.counting("finding images", None) as progress:
-        return open_source(data, root=root, download=download, index=index, progress=progress)
+        source = open_source(data, root=root, download=download, index=index, progress=progress)
+    warn_of(source, display)
+    return source
 
 
 def store_features(

@@ -21,10 +21,12 @@ from carp.data.source import Openable, Source, keep_index
 from carp.device import choose_device
 from carp.errors import ConfigError, DataError, MissingExtraError
 from carp.evaluation.validation import Validation
+from carp.outputs import check_output_folder
 from carp.report.plots import plot_run
 from carp.run_folder import Run, locked, open_run, prepare_run
 from carp.training.display import Display
 from carp.training.loop import Training
+from carp.training.memory_check import check_memory
 from carp.training.micro_batch import check_division
 from carp.training.run_log import read_metrics
 from carp.training.run_threads import NAME as THREADS
@@ -54,10 +56,12 @@ def train(
         The finished run.
     """
     folder, display = Path(out), Display(quiet=quiet or not distributed.is_first())
+    check_output_folder(folder)
     config, source = open_data(data, recipe, overrides, folder, display)
     device = choose_device(config.device)
     join_processes(config)
     check_division(config)
+    check_memory(config, device)
     _check_alike(config, source)
     with _prepared(folder, config, source), pixel_limit(config.max_image_pixels):
         if note := advice(source, config):

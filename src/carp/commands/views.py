@@ -15,6 +15,7 @@ from carp.data.photo_views import photo_views
 from carp.data.source import Openable, Source
 from carp.data.view_parameters import draw_views, view_kinds
 from carp.errors import ConfigError, UnreadableImageError
+from carp.outputs import check_output_file
 from carp.report.sheet import Row, draw_sheet
 from carp.training.display import Display
 
@@ -43,6 +44,7 @@ def views(
     """
     if Path(out).suffix.lower() != ".png":
         raise ConfigError(f"the sheet is a PNG: --out must end in .png, received {out}.")
+    check_output_file(out)
     display = Display()
     config, source = open_data(_as_source(data), recipe, overrides, display=display)
     chosen = np.unique(np.linspace(0, len(source) - 1, images).round().astype(int))

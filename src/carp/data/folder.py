@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from carp.data.decode import Stored, read_file
 from carp.data.image_formats import SUFFIXES
 from carp.data.index import Found, Index, IndexedSource, Strings, Texts, find_index, pack, silent, strings_arrays
+from carp.data.passed_over import OTHER_KIND, kinds_of, skipped_notes, unlistable_notes
 from carp.data.transient import is_transient, retrying
 from carp.errors import DataError
 
@@ -51,6 +52,8 @@ class FolderSource(IndexedSource):
     When every image lies in one of several sub-folders, the names of these are the classes. Hidden files and folders
     are passed over, and so are links that lead nowhere; other links are followed, but into no folder twice.
 
+    Sub-folders that may not be listed are passed over, too. `notes` names everything that was passed over by its kind.
+
     The fingerprint covers all paths, and the sizes of up to 10,000 images: of all, unless there are more.
     """
 
@@ -74,6 +77,17 @@ class FolderSource(IndexedSource):
         per_folder: NDArray[np.int64] = self.index.arrays["label"]
         return per_folder[self.index.arrays["folder_of"]]
 
+    @property
+    def skipped(self) -> dict[str, int]:
+        """How many files that are no images there are, by suffix."""
+        return dict(self.index.about.get("skipped", {}))
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines about what was passed over."""
+        about = self.index.about
+        return [*unlistable_notes(self.name, about.get("unlistable", [])), *skipped_notes(self.skipped)]
+
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -91,20 +105,25 @@ def _paths(index: Index) -> Paths:
 
 
 class _Listed(NamedTuple):
-    """A folder: when it changed, how many files it holds, their names as `pack` writes them."""
+    """A folder: when it changed, how many files it holds, their names as `pack` writes them, what else is there."""
 
     changed: int
     files: int
     names: bytes
+    others: int  # links that lead nowhere, pipes, sockets, devices
 
 
 def _build(root: Path, of: str, progress: Found) -> Index:
-    found = _scan(root, progress)
+    found, unlistable = _scan(root, progress)
     folders = sorted(found)
-    counts, names = _only_images([found[folder] for folder in folders])
+    counts, names, skipped = _only_images([found[folder] for folder in folders])
+    if others := sum(listed.others for listed in found.values()):
+        skipped[OTHER_KIND] = others
     if not counts.sum():
+        notes = [*unlistable_notes(str(root), unlistable), *skipped_notes(skipped)]
+        passed_over = "".join(f"{note[0].upper()}{note[1:]}. " for note in notes)
         raise DataError(
-            f"there are no images below {root} (looked for {', '.join(sorted(SUFFIXES))}). "
+            f"there are no images below {root} (looked for {', '.join(sorted(SUFFIXES))}). {passed_over}"
             "Give the folder that holds the images."
         )
     labels, classes = _labels_of(folders, counts.tolist())
@@ -115,19 +134,20 @@ def _build(root: Path, of: str, progress: Found) -> Index:
         "changed": np.array([found[folder].changed for folder in folders], dtype=np.int64),
         "label": labels,
     }
-    index = Index(of, {"classes": classes}, arrays)
+    about = {"classes": classes, "suffixes": sorted(SUFFIXES), "skipped": skipped, "unlistable": unlistable}
+    index = Index(of, about, arrays)
     arrays["sizes"] = _sizes(root, _paths(index))
     index.about["fingerprint"] = index.fingerprint("folders", "names", "folder_of", "sizes")
     return index
 
 
-def _scan(root: Path, progress: Found) -> dict[str, _Listed]:
-    """Every folder by its path relative to the root.
+def _scan(root: Path, progress: Found) -> tuple[dict[str, _Listed], list[str]]:
+    """Every folder by its path relative to the root, and the paths of those that may not be listed.
 
     Links come after everything else and in the order of their names, so that the outcome does not depend on the order
     in which the file system lists a folder.
     """
-    found: dict[str, _Listed] = {}
+    found, unlistable = dict[str, _Listed](), list[str]()
     folders, links, seen = [""], list[str](), set[tuple[int, int]]()
     started, total, told = time.time_ns(), 0, 0
     while folders or links:
@@ -138,7 +158,12 @@ def _scan(root: Path, progress: Found) -> dict[str, _Listed]:
             if (state.st_dev, state.st_ino) in seen:
                 continue
             seen.add((state.st_dev, state.st_ino))
-            files, inner, linked = retrying(partial(_list, path), path)
+            files, inner, linked, others = retrying(partial(_list, path), path)
+        except PermissionError as error:
+            if not folder:
+                raise DataError(f"cannot list the folder {root}: {error.strerror}.") from error
+            unlistable.append(folder)
+            continue
         except OSError as error:
             raise DataError(f"cannot list the folder {root / folder}: {error.strerror}.") from error
         prefix = f"{folder}/" if folder else ""
@@ -147,16 +172,16 @@ def _scan(root: Path, progress: Found) -> dict[str, _Listed]:
             heapq.heappush(links, prefix + name)
         changed = state.st_mtime_ns if state.st_mtime_ns < started - _FRESH else _UNKNOWN
         files.sort()
-        found[folder] = _Listed(changed, len(files), pack(files))
+        found[folder] = _Listed(changed, len(files), pack(files), others)
         total += len(files)
         if total - told >= _TOLD_EVERY:
             told = total
             progress(total, 0)
-    return found
+    return found, sorted(unlistable)
 
 
-def _list(folder: str) -> tuple[list[str], list[str], list[str]]:
-    """Names of the files, the folders, and the links to folders in a folder."""
+def _list(folder: str) -> tuple[list[str], list[str], list[str], int]:
+    """Names of the files, the folders, and the links to folders in a folder; how many visible others there are."""
     others, folders, links = list[os.DirEntry[str]](), list[str](), list[str]()
     try:
         with os.scandir(folder) as entries:  # this line is most of the time of a large folder
@@ -167,10 +192,11 @@ def _list(folder: str) -> tuple[list[str], list[str], list[str]]:
         others.clear()
         with os.scandir(folder) as entries:
             files = [entry.name for entry in entries if _holds(entry.is_file) or others.append(entry)]  # type: ignore[func-returns-value]
-    for entry in others:
-        if not entry.name.startswith(".") and _holds(entry.is_dir):
+    visible = [entry for entry in others if not entry.name.startswith(".")]
+    for entry in visible:
+        if _holds(entry.is_dir):
             (links if entry.is_symlink() else folders).append(entry.name)
-    return files, folders, links
+    return files, folders, links, len(visible) - len(folders) - len(links)
 
 
 def _holds(question: Callable[[], bool]) -> bool:
@@ -182,8 +208,11 @@ def _holds(question: Callable[[], bool]) -> bool:
         return False
 
 
-def _only_images(listed: list[_Listed]) -> tuple[NDArray[np.int64], bytes]:
-    """How many images every folder holds and their names: visible, with one of the suffixes in either case."""
+def _only_images(listed: list[_Listed]) -> tuple[NDArray[np.int64], bytes, dict[str, int]]:
+    """How many images every folder holds and their names: visible, with one of the suffixes in either case.
+
+    Also how many visible files there are of every other kind.
+    """
     packed = b"".join(folder.names for folder in listed)
     blob = np.frombuffer(packed, dtype=np.uint8)
     ends = np.flatnonzero(blob == 0)
@@ -192,10 +221,12 @@ def _only_images(listed: list[_Listed]) -> tuple[NDArray[np.int64], bytes]:
     for back in range(1, 6):
         code |= _LOWER[blob[ends - back]] << np.uint64(8 * (back - 1))
     image = np.isin(code, _codes(5)) | np.isin(code & np.uint64(0xFFFFFFFF), _codes(4))
-    image &= blob[starts] != ord(".")
+    visible = blob[starts] != ord(".")
+    skipped = kinds_of(blob, starts, ends, visible & ~image)
+    image &= visible
     folder_of = np.repeat(np.arange(len(listed)), [folder.files for folder in listed])
     counts = np.bincount(folder_of[image], minlength=len(listed))
-    return counts, packed if image.all() else blob[np.repeat(image, ends - starts + 1)].tobytes()
+    return counts, packed if image.all() else blob[np.repeat(image, ends - starts + 1)].tobytes(), skipped
 
 
 def _codes(length: int) -> NDArray[np.uint64]:
@@ -228,7 +259,12 @@ def _size(path: bytes) -> int:
 
 
 def _is_current(root: Path, index: Index) -> bool:
-    """Whether the folders and the sizes are those that the index was built from."""
+    """Whether the folders and the sizes are those that the index was built from, by the same rule.
+
+    A folder that could not be listed may be listable now without any change of time, so it is looked at again.
+    """
+    if index.about.get("suffixes") != sorted(SUFFIXES) or index.about.get("unlistable"):
+        return False
     changed = index.arrays["changed"]
     for folder, before in zip(index.strings("folders"), changed.tolist(), strict=True):
         try:

@@ -30,10 +30,14 @@ class Order:
         groups: NDArray[np.int64] | None = None,
         window: int = 10_000,
     ) -> None:
+        if num_images < 2:
+            raise DataError(
+                f"training compares images with each other: it needs at least 2, and there is {num_images}. Add images."
+            )
         if num_images < batch_size:
             raise DataError(
                 f"batch_size is {batch_size} but there are only {num_images} images. "
-                f"Set batch_size={max(2, num_images)} or less."
+                f"Set batch_size={num_images} or less."
             )
         self.num_images, self.batch_size, self.seed = num_images, batch_size, seed
         self.groups, self.window = groups, window

@@ -256,6 +256,11 @@ def single_labels(source: Named, what: str = "k-NN") -> NDArray[np.int64]:
     return source.labels
 
 
+def notes_on(source: Source) -> list[str]:
+    """Lines about what was passed over when a source was opened."""
+    return list(getattr(source, "notes", ()))
+
+
 def keep_index(source: Source, folder: Path) -> None:
     """Store what a source knows of its images in a folder, for the next time and for its workers."""
     keep = getattr(source, "keep_index", None)

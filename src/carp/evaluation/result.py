@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.errors import DataError, received
+from carp.errors import DataError
 from carp.files import write_atomic
 from carp.regular_file import read_text
 
@@ -108,7 +108,7 @@ def _check(read: dict[str, Any], place: str) -> None:
             raise DataError(f"{place} is not a result file: '{key}' must be {name}, received {_kind(read[key])}.")
     for name, value in [*read["values"].items(), *read.get("spread", {}).items()]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise DataError(f"{place}: the value '{name}' must be a finite number, received {received(value)}.")
+            raise DataError(f"{place}: the value '{name}' must be a finite number, received {json.dumps(value)[:80]}.")
 
 
 def _kind(value: object) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from carp import distributed
 from carp.config import Config
+from carp.errors import ModelError
 from carp.model.branch import Branch
 from carp.model.head import blocks_per_chunk
 
@@ -78,7 +79,11 @@ def _kept_for_backward(branch: Branch, size: int, batch: int) -> int:
 
     alive: list[Tensor] = []  # so that no id is used twice
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        branch(torch.empty(2, 3, size, size, device="meta"))
+        try:
+            branch(torch.empty(2, 3, size, size, device="meta"))
+        except (RuntimeError, AssertionError, ValueError, TypeError, IndexError) as error:
+            reason = " ".join(str(error).split())
+            raise ModelError(f"the encoder cannot take images of {size} × {size} pixels: {reason}") from error
     return sum(kept.values()) * batch // 2
 
 

@@ -1,0 +1,53 @@
+"""Can a command write what it is asked to write? Checked before the work starts, not hours later.
+
+Permission bits do not say enough: they allow the superuser everything, also on a file system that is read-only. So a
+nameless file is created for a moment where the output will be.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+from carp.errors import ConfigError
+
+
+def check_output_folder(path: str | Path, option: str = "--out") -> None:
+    """Raise unless a folder can be made, or written into, at this path."""
+    folder = Path(path).expanduser()
+    if _exists(folder, option) and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file: give a folder with {option}.")
+    _check_place(folder, folder, option)
+
+
+def check_output_file(path: str | Path, option: str = "--out") -> None:
+    """Raise unless a file can be made, or replaced, at this path."""
+    file = Path(path).expanduser()
+    if _exists(file, option):
+        if file.is_dir():
+            raise ConfigError(f"{file} is a folder: give a file with {option}.")
+        if not os.access(file, os.W_OK):
+            raise _refusal(file, "it is write-protected", option)
+    _check_place(file, file.parent, option)
+
+
+def _check_place(path: Path, folder: Path, option: str) -> None:
+    """Create and remove a file in the folder, or in the first one above that exists."""
+    try:
+        place = next(above for above in (folder.absolute(), *folder.absolute().parents) if above.exists())
+        if not place.is_dir():
+            raise _refusal(path, f"{place} is a file, not a folder", option)
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise _refusal(path, error.strerror or str(error), option) from error
+
+
+def _exists(path: Path, option: str) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise _refusal(path, error.strerror or str(error), option) from error
+
+
+def _refusal(path: Path, reason: str, option: str) -> ConfigError:
+    return ConfigError(f"cannot write {path}: {reason}. Give another place with {option}.")
