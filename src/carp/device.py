@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from carp.errors import ConfigError
+from carp.errors import ConfigError, received
 
 
 def choose_device(name: str) -> torch.device:
@@ -20,6 +20,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(_unusable(name)) from error
+    if device.type == "meta":
+        raise ConfigError(_unusable(name, " (it computes nothing)"))
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -29,8 +31,8 @@ def choose_device(name: str) -> torch.device:
 
 def _unusable(name: str, reason: str = "") -> str:
     return (
-        f"device '{name}' cannot be used here{reason}, only {', '.join(_devices())}; a GPU is called 'cuda' (Nvidia, "
-        "AMD) or 'mps' (Apple). device=auto takes the fastest."
+        f"device {received(name)} cannot be used here{reason}, only {', '.join(_devices())}; a GPU is called 'cuda' "
+        "(Nvidia, AMD) or 'mps' (Apple). device=auto takes the fastest."
     )
 
 

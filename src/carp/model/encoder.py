@@ -16,7 +16,7 @@ def build_encoder(config: Config) -> nn.Module:
     if not timm.is_model(name):
         known = timm.list_models()
         raise ModelError(
-            f"encoder '{name}' is not a timm model.{nearest(name, known)} "
+            f"encoder {received(name)} is not a timm model.{nearest(name, known)} "
             f"`python -c 'import timm; print(timm.list_models())'` lists all {len(known)}."
         )
     try:
@@ -28,6 +28,9 @@ def build_encoder(config: Config) -> nn.Module:
         raise ModelError(
             f"timm cannot build '{name}' with encoder_options={options}: {type(error).__name__}, {reason}"
         ) from error
+    if not hasattr(encoder, "num_features"):
+        options = received(config.encoder_options)
+        raise ModelError(f"'{name}' with encoder_options={options} has no pooled features: leave these options out.")
     is_resnet = all(hasattr(encoder, part) for part in ("conv1", "bn1", "maxpool"))
     if config.stem == "small" and not is_resnet:
         raise ModelError(f"stem: small fits ResNets only; '{name}' has no conv1, bn1, maxpool. Use stem: encoder.")
