@@ -16,6 +16,7 @@ from carp.data.decode import pixel_limit
 from carp.data.image_size import advice
 from carp.data.loader import make_loader
 from carp.data.memory import hold_in_memory, is_held, is_readable
+from carp.data.order import check_batch_size
 from carp.data.quarantine import Misses, Quarantine
 from carp.data.source import Openable, Source, keep_index
 from carp.device import choose_device
@@ -61,6 +62,7 @@ def train(
     device = choose_device(config.device)
     join_processes(config)
     check_division(config)
+    check_batch_size(len(source), config.batch_size)
     check_memory(config, device)
     _check_alike(config, source)
     with _prepared(folder, config, source), pixel_limit(config.max_image_pixels):

@@ -12,6 +12,18 @@ from carp.data.source import Source
 from carp.errors import DataError
 
 
+def check_batch_size(num_images: int, batch_size: int) -> None:
+    """Raise unless there are images for one batch."""
+    if num_images < 2:
+        raise DataError(
+            f"training compares images with each other: it needs at least 2, and there is {num_images}. Add images."
+        )
+    if num_images < batch_size:
+        raise DataError(
+            f"batch_size is {batch_size} but there are only {num_images} images. Set batch_size={num_images} or less."
+        )
+
+
 class Order:
     """The images of every step.
 
@@ -30,15 +42,7 @@ class Order:
         groups: NDArray[np.int64] | None = None,
         window: int = 10_000,
     ) -> None:
-        if num_images < 2:
-            raise DataError(
-                f"training compares images with each other: it needs at least 2, and there is {num_images}. Add images."
-            )
-        if num_images < batch_size:
-            raise DataError(
-                f"batch_size is {batch_size} but there are only {num_images} images. "
-                f"Set batch_size={num_images} or less."
-            )
+        check_batch_size(num_images, batch_size)
         self.num_images, self.batch_size, self.seed = num_images, batch_size, seed
         self.groups, self.window = groups, window
         self.steps_per_epoch = num_images // batch_size

@@ -9,7 +9,7 @@ from carp.errors import ConfigError
 from carp.regular_file import in_bytes
 from carp.training.estimate import Estimate, estimate
 
-# The least that advice lowers a setting to; where two save the same, the earlier one is named.
+# The least that advice lowers a setting to; where two save about the same, the earlier one is named.
 # micro_batch comes first because it changes no result.
 _LEAST = {
     "micro_batch": 2,
@@ -22,7 +22,8 @@ _LEAST = {
     "batch_size": 2,
 }
 _MOST_NAMED = 3  # settings in one piece of advice
-_WORTH_NAMING = 0.9  # of the memory: a setting is named if lowering it leaves less than this
+_WORTH_NAMING = 0.1  # of the memory: what lowering a setting must save
+_AS_GOOD = 0.95  # of the most that any setting saves
 
 
 def memory_for_training(device: torch.device) -> int:
@@ -61,8 +62,10 @@ def _dominant(config: Config) -> str | None:
     """The setting that saves most at its least value; None if none saves enough to be worth naming."""
     now = estimate(config).total_bytes
     totals = {key: _total(config, key, values[-1]) for key in _LEAST if (values := _lower_values(config, key))}
-    best = min(totals, key=lambda key: totals[key], default=None)
-    return best if best is not None and totals[best] < _WORTH_NAMING * now else None
+    most = max((now - total for total in totals.values()), default=0)
+    if most < _WORTH_NAMING * now:
+        return None
+    return next(key for key, total in totals.items() if now - total >= _AS_GOOD * most)
 
 
 def _lower_values(config: Config, key: str) -> list[int]:
