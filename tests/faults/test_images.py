@@ -120,3 +120,21 @@ def test_damaged_bytes_give_pixels_or_an_error_that_names_the_file(
 @pytest.mark.parametrize("kind", FORMATS)
 def test_undamaged_bytes_give_pixels(kind: str) -> None:
     assert decode(encoded(kind), "good").shape == (24, 24, 3)
+
+
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg", "group4", "lzma"])
+def test_damaged_tiffs_print_nothing(compression: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """In particular not through Python's logging, whose last resort is the screen."""
+    image = Image.fromarray(tiny_images(1, 40)[0])
+    buffer, rng, bad = io.BytesIO(), np.random.default_rng(1), 0
+    (image.convert("1") if compression == "group4" else image).save(buffer, "TIFF", compression=compression)
+    for _ in range(200):
+        content = bytearray(buffer.getvalue())
+        for place in (*rng.integers(0, len(content), 5), *rng.integers(max(0, len(content) - 250), len(content), 3)):
+            content[place] = rng.integers(256)
+        try:
+            decode(bytes(content), "damaged")
+        except UnreadableImageError:
+            bad += 1
+    assert bad > 0
+    assert capfd.readouterr() == ("", "")

@@ -7,6 +7,7 @@ for pixels before the size in the head was compared with the limits (`decode_lim
 
 import ctypes
 import io
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -62,6 +63,7 @@ _COEFFICIENT_BYTES = 6  # per pixel of a progressive JPEG, at any size of the ou
 def _silence() -> None:
     """Let neither Pillow nor the libtiff inside it print about damage: what they do not survive is an error here."""
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # without a handler, errors go to the screen
     maps = Path("/proc/self/maps")
     lines = maps.read_text(errors="replace").splitlines() if maps.exists() else []
     for path in {line.split(maxsplit=5)[-1] for line in lines if "/libtiff" in line}:
