@@ -350,15 +350,15 @@ def sizes_for(num_images: int) -> Sizes:
     - batch_size: the power of two nearest below an eighth of the images, from 16 to 256; of fewer than 16 images all.
     - epochs: about one million images seen in all, from 20 to 400 epochs.
     - num_prototypes: a power of two near half the number of images, from 256 to 65,536 (the paper over-clusters).
-    - block_size: the batch, from 16 to 512: a block's mean assignment is estimated from the batch, and the larger the
-      block, the less certain the assignments may be (docs/decisions/0005).
+    - block_size: the batch, or the power of two below it: a block's mean assignment is estimated from the batch, and
+      the larger the block, the less certain the assignments may be (docs/decisions/0005).
     """
     batch_size = min(256, max(16, _power_of_two(num_images // 8)), max(2, num_images))
     return Sizes(
         epochs=min(400, max(20, round(1_000_000 / max(num_images, 1)))),
         batch_size=batch_size,
         num_prototypes=min(65_536, max(256, _power_of_two(num_images // 2))),
-        block_size=min(512, max(16, batch_size)),
+        block_size=_power_of_two(batch_size),
     )
 
 

@@ -21,6 +21,7 @@ _LEAST = {
     "local_views": 0,
     "batch_size": 2,
 }
+_ROOM = 0.7  # of the free memory that advice fills; the rest is for the data loader and for what an estimate misses
 _MOST_NAMED = 3  # settings in one piece of advice
 _WORTH_NAMING = 0.1  # of the memory: what lowering a setting must save
 _AS_GOOD = 0.95  # of the most that any setting saves
@@ -42,15 +43,15 @@ def memory_problem(config: Config, needs: Estimate, free: int) -> str | None:
     if needs.total_bytes <= free:
         return None
     need = f"training needs about {in_bytes(needs.total_bytes)} of memory and {in_bytes(free)} are free"
-    return f"{need}: {_advice(config, free)}"
+    return f"{need}: {_advice(config, int(_ROOM * free))}"
 
 
-def _advice(config: Config, free: int) -> str:
+def _advice(config: Config, room: int) -> str:
     """The settings that take most of the memory, each with the largest value (by halves) that lets the run fit."""
     named: dict[str, int] = {}
     while len(named) < _MOST_NAMED and (key := _dominant(config)) is not None:
         values = _lower_values(config, key)
-        fitting = next((value for value in values if _total(config, key, value) <= free), None)
+        fitting = next((value for value in values if _total(config, key, value) <= room), None)
         named[key] = values[-1] if fitting is None else fitting
         config = _with(config, key, named[key])
         if fitting is not None:
