@@ -100,7 +100,7 @@ def test_nothing_foreign_is_overwritten(photos: Path, tmp_path: Path, cli: Cli) 
     assert_one_line(cli("data", "attack", photos, "--out", tmp_path / "full"), "is not empty")
     assert contents(tmp_path / "full") == {"diary.txt": b"mine"}
     (tmp_path / "file").touch()
-    assert_one_line(cli("data", "attack", photos, "--out", tmp_path / "file"), "is not empty")
+    assert_one_line(cli("data", "attack", photos, "--out", tmp_path / "file"), "is a file")
     attack(photos, out=tmp_path / "out")
     result = cli("data", "attack", photos, "--out", tmp_path / "out", "--seed", 1)
     assert_one_line(result, "begun with other settings: seed was 0 and is 1 now")

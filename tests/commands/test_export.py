@@ -70,7 +70,7 @@ def test_mistakes(cli: Cli, run: Path, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written(cli: Cli, run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = cli("export", run, "--format", "safetensors", "--out", tmp_path / "file" / "x.safetensors")
-    assert_one_line(result, "cannot write", "x.safetensors: File exists.")
+    assert_one_line(result, "cannot write", "x.safetensors", "is a file, not a folder")
 
 
 def test_an_export_takes_the_place_of_its_run(cli: Cli, run: Path, tmp_path: Path) -> None:
