@@ -174,18 +174,48 @@ def test_when_all_checkpoints_are_damaged_the_error_says_so_and_nothing_is_touch
     assert steps_of(out) == [10, 15]
 
 
-def test_metrics_that_are_shorter_than_the_checkpoint_says_are_not_filled_with_zeros(
-    carp: Server, images: Path, recipe: Path, stopped_run: Path, tmp_path: Path
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("kept", [None, 0, 0.5])
+def test_metrics_that_were_lost_or_cut_are_reported_and_the_rest_is_written(
+    carp: Server,
+    images: Path,
+    recipe: Path,
+    stopped_run: Path,
+    short_run: Path,
+    tmp_path: Path,
+    kept: float | None,
+    finished: bool,
 ) -> None:
-    out = Path(shutil.copytree(stopped_run, tmp_path / "run"))
-    (out / "metrics.jsonl").unlink()
+    out = Path(shutil.copytree(short_run if finished else stopped_run, tmp_path / "run"))
+    path, whole = out / "metrics.jsonl", (short_run / "metrics.jsonl").read_bytes()
+    if kept is None:
+        path.unlink()
+    else:
+        path.write_bytes(whole[: int(kept * len(whole))])
+    assert not path.exists() or not path.read_bytes().endswith(b"\n")
     code, output = carp.run("train", images, "--recipe", recipe, "--out", out, "epochs=5")
+    assert code == 0, output
     assert "Traceback" not in output
-    content = (out / "metrics.jsonl").read_text() if (out / "metrics.jsonl").exists() else ""
-    assert "\0" not in content
-    for line in content.splitlines():
-        json.loads(line)
-    assert code in {0, 2}
+    (warning,) = [line for line in output.splitlines() if "metrics.jsonl" in line and "lost" in line]
+    lines = [json.loads(line)["step"] for line in path.read_text().splitlines()]
+    before = [step for step in lines if step < 15]
+    assert bool(before) == (kept == 0.5)
+    assert not before or f"after step {before[-1]} " in warning
+    assert whole.endswith(path.read_bytes()[-200:]) or finished
+    assert (lines[-1:] == [19]) == (not finished), "the steps that were made now are logged"
+
+
+def test_a_damaged_line_of_metrics_is_left_out_of_the_plot_with_a_warning(
+    carp: Server, images: Path, recipe: Path, short_run: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(short_run, tmp_path / "run"))
+    content = bytearray((out / "metrics.jsonl").read_bytes())
+    content[content.index(b"\n") + 1] = ord("X")  # the second line
+    (out / "metrics.jsonl").write_bytes(content)
+    code, output = carp.run("train", images, "--recipe", recipe, "--out", out, "epochs=5")
+    assert code == 0, output
+    assert "metrics.jsonl: line 2 " in output
+    assert "Traceback" not in output
 
 
 class Malicious:

@@ -76,7 +76,7 @@ class Training:
         metrics_length = self._continue()
         self.threads = self._run_threads(device)
         self.log = (RunLog if distributed.is_first() else SilentLog)(
-            folder, length=metrics_length, tensorboard=config.tensorboard
+            folder, length=metrics_length, tensorboard=config.tensorboard, warn=display.warn
         )
         if config.compile:
             self.model.student.encoder.compile()

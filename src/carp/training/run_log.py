@@ -1,29 +1,54 @@
-"""`metrics.jsonl`: one JSON object a line, the same bytes for the same run however often it was interrupted.
+"""`metrics.jsonl`: one JSON object per line, the same bytes for the same run however often it was interrupted.
 
 Whatever depends on the clock stays out of it. A checkpoint remembers the length of the file; a continued run cuts
-the file there and writes the same lines again.
+the file there and writes the same lines again. Lines that were lost or damaged in between are reported.
 """
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from carp.errors import CheckpointError, MissingExtraError
 
+Warn = Callable[[str], None]
+
+
+def _as_python_warning(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
+
 
 class RunLog:
     """Appends metrics to the file, and to TensorBoard if asked."""
 
-    def __init__(self, folder: Path, *, length: int = 0, tensorboard: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, length: int = 0, tensorboard: bool = False, warn: Warn = _as_python_warning
+    ) -> None:
         self.path = folder / "metrics.jsonl"
         with _telling_why(self.path):
-            self.path.touch()
-            os.truncate(self.path, min(length, self.path.stat().st_size))
+            self._cut(length, warn)
             self._file = self.path.open("a", buffering=1)
         self._board = _open_tensorboard(folder / "tensorboard") if tensorboard else None
+
+    def _cut(self, length: int, warn: Warn) -> None:
+        """Shorten the file to `length`, where a line must end; say what is lost if that many bytes are not there."""
+        try:
+            content = self.path.read_bytes()[:length]
+        except FileNotFoundError:
+            content = b""
+        kept = content[: content.rfind(b"\n") + 1]
+        if len(kept) < length:
+            what = "was cut or changed" if content else "is missing or empty"
+            after = f"after step {steps[-1]} " if (steps := _steps(kept)) else ""
+            warn(
+                f"{self.path} {what}: it has {len(kept):,} of the {length:,} bytes that the checkpoint counted. The "
+                f"lines {after}up to the checkpoint are lost, also for plots.png; later ones are added."
+            )
+        self.path.touch()
+        os.truncate(self.path, len(kept))
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Append one line."""
@@ -76,9 +101,32 @@ def _telling_why(path: Path) -> Iterator[None]:
         ) from error
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All lines of a metrics file."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def read_metrics(path: Path, warn: Warn = _as_python_warning) -> list[dict[str, Any]]:
+    """All lines of a metrics file; a damaged one, such as the last line of a killed run, is left out with a warning."""
+    found, damaged = [], []
+    for number, line in enumerate(path.read_bytes().splitlines(), 1):
+        if (read := _read_line(line)) is None:
+            damaged.append(number)
+        else:
+            found.append(read)
+    if damaged:
+        warn(
+            f"{path}: line {damaged[0]} is not a JSON object with a step and is left out"
+            f"{f', and {len(damaged) - 1} more' if len(damaged) > 1 else ''}."
+        )
+    return found
+
+
+def _read_line(line: bytes) -> dict[str, Any] | None:
+    try:
+        read = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return read if isinstance(read, dict) and isinstance(read.get("step"), int) else None
+
+
+def _steps(lines: bytes) -> list[int]:
+    return [read["step"] for line in lines.splitlines() if (read := _read_line(line))]
 
 
 def _open_tensorboard(folder: Path) -> Any:
