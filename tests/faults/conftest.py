@@ -92,7 +92,7 @@ class Server:
         self.kills += "wait" in request and answer == -signal.SIGKILL
         return answer
 
-    def start(self, *words: object, **limits: int) -> Child:
+    def start(self, *words: object, **limits: object) -> Child:
         """`carp words…` as a process of its own."""
         self._started += 1
         output = self._folder / f"output-{self._started}.txt"
@@ -100,7 +100,7 @@ class Server:
         pid = self.ask({"start": [str(w) for w in words], "output": str(output), **limits})
         return Child(self, pid, output)
 
-    def run(self, *words: object, **limits: int) -> tuple[int, str]:
+    def run(self, *words: object, **limits: object) -> tuple[int, str]:
         """`carp words…` to its end: exit code and output."""
         child = self.start(*words, **limits)
         return child.wait(), child.output

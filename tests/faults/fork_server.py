@@ -4,7 +4,8 @@ It reads requests, one JSON object a line, on standard input and answers on stan
 {"start": [arguments], "output": path, ...} forks a child that is `carp arguments` and answers its process id;
 {"wait": id} waits for its end and answers its exit code (negative: the signal that killed it).
 A child may be told to kill itself before the n-th call that touches the disk in a way that matters (`die_at`), or to
-get an error for every file that grows beyond a size (`file_limit`).
+get an error for every file that grows beyond a size (`file_limit`). With `under` and `kill_at` it is killed before its
+n-th system call of any kind that changes something in a folder; `calls` names the file for the list of these calls.
 """
 
 import json
@@ -20,9 +21,20 @@ from typing import Any
 import matplotlib.backends.backend_agg
 import matplotlib.figure
 
+import carp.commands.attack
+import carp.commands.duplicates
+import carp.commands.embed
 import carp.commands.evaluate
+import carp.commands.export
+import carp.commands.search
+import carp.commands.table
 import carp.commands.train
+import carp.commands.views
 from carp import checkpoint, cli
+from carp.features import part_file
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+from kill_at_call import run_and_kill
 
 LOADED = (matplotlib.figure, matplotlib.backends.backend_agg, carp.commands.evaluate, carp.commands.train)
 
@@ -56,8 +68,17 @@ def _become_carp(request: dict[str, Any]) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"], request["file_limit"]))
     if "die_at" in request:
         _die_at(request["die_at"])
+    os.environ.update(request.get("environment", {}))
+    part_file._SECONDS_BETWEEN_NOTES = request.get("note_seconds", part_file._SECONDS_BETWEEN_NOTES)
     sys.argv = ["carp", *request["start"]]
+    if "under" in request:
+        run_and_kill(_carp, request["under"], request["kill_at"], request["calls"])
+    _carp()
+
+
+def _carp() -> None:
     cli.console()
+    sys.exit(0)
 
 
 def _serve() -> None:
