@@ -11,6 +11,7 @@ from carp.openmp import bound_spinning
 
 if TYPE_CHECKING:
     from carp.commands.check_data import DataCheck, check_data
+    from carp.commands.check_folder import FileCheck, FolderCheck, check_folder
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
     from carp.commands.export import Exported, export
@@ -28,12 +29,15 @@ _HOMES = {
     "DataCheck": "carp.commands.check_data",
     "Encoder": "carp.features.encoder",
     "Exported": "carp.commands.export",
+    "FileCheck": "carp.commands.check_folder",
+    "FolderCheck": "carp.commands.check_folder",
     "LossTerms": "carp.model.loss",
     "Result": "carp.evaluation.result",
     "Run": "carp.run_folder",
     "Store": "carp.features.store",
     "carp_loss": "carp.model.loss",
     "check_data": "carp.commands.check_data",
+    "check_folder": "carp.commands.check_folder",
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
     "export": "carp.commands.export",
@@ -47,6 +51,8 @@ __all__ = [
     "DataCheck",
     "Encoder",
     "Exported",
+    "FileCheck",
+    "FolderCheck",
     "LossTerms",
     "Result",
     "Run",
@@ -54,6 +60,7 @@ __all__ = [
     "__version__",
     "carp_loss",
     "check_data",
+    "check_folder",
     "embed",
     "evaluate",
     "export",

@@ -174,6 +174,11 @@ def find_index(folder: Path | None, of: str) -> Index | None:
         return None
 
 
+def check_index_file(file: Path) -> None:
+    """Raise ValueError if a stored index is damaged."""
+    _read(file, check=True)
+
+
 def _file_of(of: str, folder: Path) -> Path:
     return folder / f"{hashlib.sha256(of.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}.index"
 

@@ -4,7 +4,7 @@ Shapes: B images, F features, T tokens.
 """
 
 import hashlib
-from typing import cast
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -47,8 +47,13 @@ def _average_tokens(output: Tensor) -> Tensor:
 
 def weights_hash(module: nn.Module) -> str:
     """A hash of all weights and of how the network is put together (strides, for instance, are no weights)."""
-    digest = hashlib.sha256(repr(module).encode())
-    for name, value in sorted(module.state_dict().items()):
+    return tensors_hash(module.state_dict(), repr(module))
+
+
+def tensors_hash(tensors: Mapping[str, Tensor], of: str = "") -> str:
+    """A hash of named tensors, and of a text that goes before them."""
+    digest = hashlib.sha256(of.encode())
+    for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(cast(bytes, value.detach().cpu().contiguous().numpy().tobytes()))
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

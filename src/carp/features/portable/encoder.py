@@ -17,7 +17,7 @@ from carp.features.extract import usual_resize
 from carp.features.foreign import ForeignWeights, foreign_encoder
 from carp.features.foreign.encoder import OwnNormalisation
 from carp.features.foreign.vit import VitArchitecture, timm_vit
-from carp.features.layers import weights_hash
+from carp.features.layers import tensors_hash, weights_hash
 from carp.model.encoder import num_features
 from carp.run_folder import open_run
 
@@ -75,6 +75,7 @@ class Portable:
             "mean": list(self.mean),
             "std": list(self.std),
             "origin": self.origin,
+            "tensors_sha256": tensors_hash(self.module.state_dict()),
             "written_by": f"CARP {__version__}",
         }
 
