@@ -245,3 +245,7 @@ def test_a_device_that_is_not_here(cli: Cli, flat: Path, recipe: Path, tmp_path:
     result = cli("train", flat, "--recipe", recipe, "--out", tmp_path / "run", f"device={device}")
     assert_one_line(result, f"'{device}'", "only", "cpu; a GPU is called 'cuda'", "device=auto")
     assert not (tmp_path / "run").exists()
+
+
+def test_images_without_their_option(cli: Cli, run: Path, labelled: Path) -> None:
+    assert_one_line(cli("eval", "knn", run, labelled), f"--data {labelled}")

@@ -1,6 +1,7 @@
 """The words of a command: settings as key=value, and the options that several commands have."""
 
 import os
+import shlex
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from pathlib import Path
@@ -62,6 +63,8 @@ def parse_protocol(context: typer.Context, protocol: str, words: list[str]) -> d
     known = [] if protocol == ALL else list(find_protocol(protocol).settings())
     _refuse_unknown_options(context, words, known, f"settings of {protocol}: {', '.join(known) or 'none'}")
     if plain := [word for word in words if "=" not in word]:
+        if Path(plain[0]).expanduser().exists():
+            raise ConfigError(f"images are given with an option: write --data {shlex.quote(plain[0])}.")
         raise ConfigError(f"settings are written key=value, without spaces around '=', received '{plain[0]}'.")
     overrides = parse_overrides(words)
     _refuse_options(context, {key: value for key, value in overrides.items() if key not in known})
