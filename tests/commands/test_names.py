@@ -23,7 +23,7 @@ def hostile(tmp_path: Path) -> Path:
 
 def harmless(*texts: str) -> None:
     for text in texts:
-        assert all(c.isprintable() or c == "\n" for c in text), [c for c in text if not c.isprintable()]
+        assert all(c.isprintable() or c in "\n\t" for c in text), [c for c in text if not c.isprintable()]
 
 
 def test_messages_warnings_and_tables_are_harmless(cli: Cli, tmp_path: Path, hostile: Path, run: Path) -> None:
