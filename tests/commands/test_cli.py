@@ -65,7 +65,7 @@ def test_dry_run_with_the_default_recipe_needs_nothing_but_images(
 def test_dry_run_says_which_stem_and_why(
     cli: Cli, flat: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: str
 ) -> None:
-    monkeypatch.setattr("carp.commands.dry_run.available_memory", lambda _device: 0)
+    monkeypatch.setattr("carp.training.memory_check.available_memory", lambda _device: 0)
     code, out, err = cli("train", flat, "--recipe", recipe, "--dry-run", *words)
     assert code == 0, err
     assert re.search(rf"stem +{re.escape(expected)}\n", out), out
@@ -74,7 +74,7 @@ def test_dry_run_says_which_stem_and_why(
 def test_dry_run_does_not_time_what_does_not_fit_into_memory(
     cli: Cli, flat: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carp.commands.dry_run.available_memory", lambda _device: 2**10)
+    monkeypatch.setattr("carp.training.memory_check.available_memory", lambda _device: 2**10)
     monkeypatch.setattr("carp.commands.dry_run.time_steps", lambda *_: pytest.fail("it was timed"))
     code, out, err = cli("train", flat, "--recipe", recipe, "--dry-run")
     assert code == 0, err
@@ -167,10 +167,10 @@ def test_settings_are_shown_with_default_accepted_values_and_meaning(cli: Cli) -
     # What is shown as the default is accepted as a setting and is the default.
     assert resolve(parse_overrides([f"{key}={value}" for key, value, *_ in shown]), num_images=1) == Config()
     accepted = {key: words for key, _, words, _ in shown}
-    assert accepted["epochs"] == "auto or whole number >= 1"
-    assert accepted["micro_batch"] == "auto or whole number >= 2 or null"
+    assert accepted["epochs"] == "auto or whole number >= 1 and <= 1000000"
+    assert accepted["micro_batch"] == "auto or whole number >= 2 and <= 16777216 or null"
     assert accepted["momentum"] == "number >= 0 and < 1"
-    assert accepted["lr"] == "one number or [start, end], each >= 0"
+    assert accepted["lr"] == "one number or [start, end], each >= 0 and <= 1000000.0"
     assert accepted["optimiser"] == "lars or sgd or adamw"
     assert accepted["compile"] == "true or false"
     code, one, _ = cli("settings", "lr")
