@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from carp.cli.app import app
+from carp.cli.output import say
 
 
 @app.command("check")
@@ -23,6 +24,6 @@ def _check(
     from carp.commands.check_folder import check_folder
 
     found = check_folder(folder)
-    text = json.dumps(found.as_dict()) if as_json else "\n".join(found.lines())
-    typer.echo(text.encode("utf-8", "backslashreplace"))  # names of files may be no text
+    for line in [json.dumps(found.as_dict())] if as_json else found.lines():
+        say(line)
     raise typer.Exit(0 if found.ok else 1)

@@ -4,7 +4,7 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzz.case import IN, OUT, Case, Outcome, Target
-from tests.fuzz.targets.stores import damaged, unchanged_or_reported
+from tests.fuzz.targets.stores import damaged, not_called_ok, unchanged_or_reported
 from tests.fuzz.valid import Valid
 
 _LAST = "step-00000003"
@@ -28,7 +28,12 @@ def target(valid: Valid) -> Target:
         chance = rng.random()
         if chance < 0.75:
             name = rng.choice(names)
-            files: dict[str, bytes | Path] = {f"{IN}/run": run, f"{IN}/run/{name}": damaged(rng, run / name)}
+            data = damaged(rng, run / name)
+            files: dict[str, bytes | Path] = {f"{IN}/run": run, f"{IN}/run/{name}": data}
+            if chance < 0.1:
+                below = name.parts[0]
+                noticed = not_called_ok(run / name, data, below) if below == "checkpoints" else None
+                return Case(("check", f"{IN}/run"), files, str(name), check=noticed, codes=frozenset({0, 1, 2}))
             words, check = (embed, embedded) if chance < 0.6 else (export, exported)
             return Case(words, files, str(name), check=check)
         name = rng.choice(unfinished)

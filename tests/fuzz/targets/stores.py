@@ -1,5 +1,6 @@
 """Feature stores and search indexes: a damaged one is refused, or what comes of it is what came before."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -9,6 +10,7 @@ from tests.fuzz.mutate import flip_bits, mutate
 from tests.fuzz.targets.shards import text_of
 from tests.fuzz.valid import Valid
 
+_CHECKED = frozenset({0, 1, 2})
 REPORTS = ("carp: warning: ", "warning: ")
 """How a line begins that reports damage without ending the command."""
 
@@ -41,9 +43,13 @@ def store_target(valid: Valid) -> Target:
             name = rng.choice(left)
             files = {f"{OUT}/store": unfinished, f"{OUT}/store/{name}": damaged(rng, unfinished / name)}
             return Case(finish, files, f"unfinished: {name}", check=finished)
-        words, check = rng.choice(expected)
         name = rng.choice(names)
-        return Case(words, {place: store, f"{place}/{name}": damaged(rng, store / name)}, name, check=check)
+        data = damaged(rng, store / name)
+        copy = {place: store, f"{place}/{name}": data}
+        if rng.random() < 0.2:
+            return Case(("check", place), copy, name, check=not_called_ok(store / name, data), codes=_CHECKED)
+        words, check = rng.choice(expected)
+        return Case(words, copy, name, check=check)
 
     return case
 
@@ -53,10 +59,8 @@ def index_target(valid: Valid) -> Target:
     kinds = []
     for kind in ("exact", "ivf", "hnsw"):
         folder = valid.index(kind)
-        commands: list[tuple[tuple[str, ...], Result]] = [
-            (("search", f"{IN}/x/index", str(valid.query), "--json"), _printed),
-        ]
-        kinds.append((folder, _expectations(valid, commands, {f"{IN}/x": folder})))
+        search = ("search", f"{IN}/x/index", str(valid.query), "--json")
+        kinds.append((folder, _expectations(valid, [(search, _printed)], {f"{IN}/x": folder})))
 
     def case(rng: Random) -> Case:
         folder, expected = rng.choice(kinds)
@@ -64,7 +68,12 @@ def index_target(valid: Valid) -> Target:
         names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
         inside = [name for name in names if name.parts[0] == "index"]
         name = rng.choice(inside if rng.random() < 0.7 else names)
-        files: dict[str, bytes | Path] = {f"{IN}/x": folder, f"{IN}/x/{name}": damaged(rng, folder / name)}
+        data = damaged(rng, folder / name)
+        files: dict[str, bytes | Path] = {f"{IN}/x": folder, f"{IN}/x/{name}": data}
+        if rng.random() < 0.2:
+            return Case(
+                ("check", f"{IN}/x"), files, str(name), check=not_called_ok(folder / name, data), codes=_CHECKED
+            )
         return Case(words, files, f"{folder.name}: {name}", check=check)
 
     return case
@@ -89,6 +98,27 @@ def unchanged_or_reported(expected: object, result: Result) -> Check:
         return None if result(outcome, folder) == expected else "damage was accepted: success, and another result"
 
     return check
+
+
+def not_called_ok(path: Path, data: bytes, below: str = "") -> Check:
+    """A check that `carp check` does not call everything `below` a folder ok after a file there changed."""
+    before = path.read_bytes()
+    same = data == before or (path.suffix == ".json" and _parsed(data) == _parsed(before))
+
+    def check(outcome: Outcome, _folder: Path) -> str | None:
+        lines = [line.split(maxsplit=1) for line in outcome.stdout.splitlines()[:-1]]
+        all_ok = all(verdict == "ok" for verdict, place in lines if place.startswith(below))
+        unnoticed = not same and outcome.code == 0 and all_ok
+        return f"carp check did not notice that {path.name} changed" if unnoticed else None
+
+    return check
+
+
+def _parsed(data: bytes) -> object:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return data
 
 
 def _expectations(
