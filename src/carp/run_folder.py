@@ -90,7 +90,10 @@ def open_run(folder: Path | str) -> Run:
         )
     try:
         info = json.loads(read_text(info_path))
-        num_images = int(info["data"]["images"])
+        data = info["data"]
+        num_images = int(data["images"])
+        if not isinstance(data["name"], str) or not isinstance(data["fingerprint"], str):
+            raise TypeError("the name and the fingerprint of the images must be text")
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"cannot read {info_path}: {type(error).__name__}, {error}") from error
     return Run(folder, resolve(read_yaml(config_path), num_images=num_images), info)

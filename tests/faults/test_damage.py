@@ -205,6 +205,33 @@ def test_metrics_that_were_lost_or_cut_are_reported_and_the_rest_is_written(
     assert (lines[-1:] == [19]) == (not finished), "the steps that were made now are logged"
 
 
+def test_a_changed_number_in_the_metrics_is_reported(
+    carp: Server, images: Path, recipe: Path, stopped_run: Path, tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(stopped_run, tmp_path / "run"))
+    path = out / "metrics.jsonl"
+    content = path.read_bytes()
+    place = content.index(b'"loss": ') + 8
+    path.write_bytes(content[:place] + (b"3" if content[place : place + 1] != b"3" else b"4") + content[place + 1 :])
+    code, output = carp.run("train", images, "--recipe", recipe, "--out", out, "epochs=5")
+    assert code == 0, output
+    (warning,) = [line for line in output.splitlines() if "metrics.jsonl" in line]
+    assert "changed since the checkpoint" in warning
+
+
+@pytest.mark.parametrize("data", [{"images": 64}, {"images": 64, "name": "x", "fingerprint": 3}, [1]])
+def test_a_description_without_its_images_is_refused(
+    carp: Server, images: Path, recipe: Path, stopped_run: Path, tmp_path: Path, data: object
+) -> None:
+    out = Path(shutil.copytree(stopped_run, tmp_path / "run"))
+    info = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps(info | {"data": data}))
+    code, output = carp.run("train", images, "--recipe", recipe, "--out", out, "epochs=5")
+    assert code == 2, output
+    (error,) = output.splitlines()
+    assert "run.json" in error
+
+
 def test_a_damaged_line_of_metrics_is_left_out_of_the_plot_with_a_warning(
     carp: Server, images: Path, recipe: Path, short_run: Path, tmp_path: Path
 ) -> None:

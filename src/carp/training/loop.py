@@ -73,10 +73,14 @@ class Training:
         self.diagnosis: Diagnosis | None = None
         self.shown = Verdict.TOO_EARLY  # the last verdict on the screen
         self._saved_threads: int | None = None
-        metrics_length = self._continue()
+        saved = self._continue()
         self.threads = self._run_threads(device)
         self.log = (RunLog if distributed.is_first() else SilentLog)(
-            folder, length=metrics_length, tensorboard=config.tensorboard, warn=display.warn
+            folder,
+            length=int(saved.get("metrics_length", 0)),
+            checksum=saved.get("metrics_crc32"),
+            tensorboard=config.tensorboard,
+            warn=display.warn,
         )
         if config.compile:
             self.model.student.encoder.compile()
@@ -162,6 +166,7 @@ class Training:
             return
         state = {
             "metrics_length": self.log.sync(),
+            "metrics_crc32": self.log.checksum,
             **self.course.state(),
             "seed": self.config.seed,
             "settings": decisive(self.config),
@@ -172,8 +177,8 @@ class Training:
         point = Checkpoint(self.step, tensors, state)
         checkpoints.save(self.checkpoints, point, keep=self.config.keep_checkpoints)
 
-    def _continue(self) -> int:
-        """Load the newest whole checkpoint, if any, and return the length of the metrics file at that step."""
+    def _continue(self) -> dict[str, Any]:
+        """Load the newest whole checkpoint, if any, and return its state."""
         point, problems = checkpoints.load_newest(self.checkpoints)
         for problem in problems:
             self.display.warn(problem)
@@ -182,7 +187,7 @@ class Training:
                 raise CheckpointError(
                     f"no checkpoint in {self.checkpoints} is whole. Remove that folder to start again from step 0."
                 )
-            return 0
+            return {}
         self.step = point.step
         self.course.restore(point.state)
         tensors = own_rows(point.tensors, self.config)
@@ -200,7 +205,7 @@ class Training:
                 f"this run was saved with {before} process{'es' if before > 1 else ''} and continues with {now}: the "
                 "result will differ in rounding."
             )
-        return int(point.state["metrics_length"])
+        return point.state
 
     def _run_threads(self, device: torch.device) -> RunThreads:
         """The number of threads of every step: as set, as the user's environment says, or the best one here."""

@@ -1,12 +1,13 @@
 """`metrics.jsonl`: one JSON object per line, the same bytes for the same run however often it was interrupted.
 
-Whatever depends on the clock stays out of it. A checkpoint remembers the length of the file; a continued run cuts
-the file there and writes the same lines again. Lines that were lost or damaged in between are reported.
+Whatever depends on the clock stays out of it. A checkpoint remembers the length and the checksum of the file; a
+continued run cuts the file there and writes the same lines again. Lines that were lost or changed are reported.
 """
 
 import json
 import os
 import warnings
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,15 +26,22 @@ class RunLog:
     """Appends metrics to the file, and to TensorBoard if asked."""
 
     def __init__(
-        self, folder: Path, *, length: int = 0, tensorboard: bool = False, warn: Warn = _as_python_warning
+        self,
+        folder: Path,
+        *,
+        length: int = 0,
+        checksum: int | None = None,
+        tensorboard: bool = False,
+        warn: Warn = _as_python_warning,
     ) -> None:
+        """`length` and `checksum` are those that the checkpoint remembers; older ones have no checksum."""
         self.path = folder / "metrics.jsonl"
         with _telling_why(self.path):
-            self._cut(length, warn)
+            self._cut(length, checksum, warn)
             self._file = self.path.open("a", buffering=1)
         self._board = _open_tensorboard(folder / "tensorboard") if tensorboard else None
 
-    def _cut(self, length: int, warn: Warn) -> None:
+    def _cut(self, length: int, checksum: int | None, warn: Warn) -> None:
         """Shorten the file to `length`, where a line must end; say what is lost if that many bytes are not there."""
         try:
             content = self.path.read_bytes()[:length]
@@ -47,13 +55,21 @@ class RunLog:
                 f"{self.path} {what}: it has {len(kept):,} of the {length:,} bytes that the checkpoint counted. The "
                 f"lines {after}up to the checkpoint are lost, also for plots.png; later ones are added."
             )
+        self.checksum = zlib.crc32(kept)
+        if len(kept) == length and checksum is not None and self.checksum != checksum:
+            warn(
+                f"{self.path} was changed since the checkpoint: its lines up to there may be wrong, also in plots.png. "
+                "The weights are not affected."
+            )
         self.path.touch()
         os.truncate(self.path, len(kept))
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Append one line."""
+        line = json.dumps({"step": step, **values}) + "\n"
         with _telling_why(self.path):
-            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.write(line)
+        self.checksum = zlib.crc32(line.encode(), self.checksum)
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float) and name != "epoch":
@@ -78,6 +94,7 @@ class SilentLog(RunLog):
 
     def __init__(self, folder: Path, **_: Any) -> None:
         self.path = folder / "metrics.jsonl"
+        self.checksum = 0
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Nothing."""
