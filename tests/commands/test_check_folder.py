@@ -74,6 +74,7 @@ def test_a_sound_folder_is_ok_file_by_file(everything: Path, cli: Cli) -> None:
         "index/*.index",
         "results/*.json",
         "run.json",
+        "plots.png",
     ],
 )
 @pytest.mark.parametrize("how", ["flipped", "cut"])
