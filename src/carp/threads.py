@@ -11,7 +11,8 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Self
 
 import torch
@@ -33,6 +34,43 @@ def chosen_by_user() -> int | None:
     if "OMP_NUM_THREADS" in os.environ or torch.get_num_threads() != available_cores():
         return torch.get_num_threads()
     return None
+
+
+class OtherLoad:
+    """Measures how many cores other programs keep busy from now on; on Linux, elsewhere it reports 0."""
+
+    def __init__(self) -> None:
+        self._start, self._begun = time.monotonic(), self._busy_seconds()
+
+    def cores(self) -> float:
+        """Cores that were busy on average, without this process and its children."""
+        passed = time.monotonic() - self._start
+        return max(0.0, (self._busy_seconds() - self._begun) / passed) if passed > 0 else 0.0
+
+    @staticmethod
+    def _busy_seconds() -> float:
+        """Seconds of work of all cores since the machine started, less those of this process and its children."""
+        try:
+            user, nice, system, _idle, _wait, interrupts, soft, *_ = map(int, _words(Path("/proc/stat"))[1:])
+        except (OSError, ValueError):
+            return 0.0
+        busy = user + nice + system + interrupts + soft
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError, ValueError, IndexError):  # it may have ended
+                fields = stat.read_text().rpartition(")")[2].split()
+                if os.getpid() in {int(fields[1]), int(stat.parent.name)}:
+                    busy -= int(fields[11]) + int(fields[12])
+        return busy / os.sysconf("SC_CLK_TCK")
+
+
+def _words(path: Path) -> list[str]:
+    with path.open() as file:
+        return file.readline().split()
+
+
+def ladder(most: int) -> list[int]:
+    """The numbers of threads that are worth a try: `most`, its half, and so on down to 1."""
+    return [most >> n for n in range(most.bit_length())]
 
 
 def is_tunable(device: torch.device) -> bool:

@@ -16,11 +16,13 @@ from carp.data.source import Openable, Source, open_source, single_labels
 from carp.device import choose_device
 from carp.errors import CarpError
 from carp.recipe import to_yaml
+from carp.threads import available_cores, chosen_by_user
+from carp.training.best_choice import best_choice
 from carp.training.display import Display
 from carp.training.estimate import Estimate, estimate
 from carp.training.memory_check import memory_for_training, memory_problem
 from carp.training.schedules import Schedules
-from carp.training.timing import in_words, time_steps
+from carp.training.timing import Timing, range_in_words, time_steps
 
 
 def dry_run(
@@ -40,7 +42,7 @@ def dry_run(
     yield f"images                {len(source):,} in {source.name}"
     yield f"classes               {len(source.classes) or 'no labels'}"
     yield f"steps                 {steps:,} ({steps_per_epoch:,} an epoch)"
-    yield f"device                {device}, {torch.get_num_threads()} threads"
+    yield f"device                {device}{_cores(config, device)}"
     yield f"stem                  {_stem(config, needs)}"
     yield f"encoder parameters    {needs.encoder_parameters:,}"
     yield f"projector parameters  {needs.projector_parameters:,}"
@@ -54,7 +56,15 @@ def dry_run(
         yield f"warning               {problem}"
     if note := advice(source, config):
         yield f"warning               {note}"
-    yield f"time                  {_time(config, source, device, needs, steps)}"
+    yield from _time(config, source, device, needs, steps)
+
+
+def _cores(config: Config, device: torch.device) -> str:
+    if device.type != "cpu":
+        return ""
+    if config.threads != "auto" or chosen_by_user() is not None:
+        return f", {counted(torch.get_num_threads() if config.threads == 'auto' else config.threads, 'thread')}"
+    return f", {counted(available_cores(), 'core')}"
 
 
 def _stem(config: Config, needs: Estimate) -> str:
@@ -71,23 +81,40 @@ def _stem(config: Config, needs: Estimate) -> str:
     return f"the encoder's own, because {reason}"
 
 
-def _time(config: Config, source: Source, device: torch.device, needs: Estimate, steps: int) -> str:
+def _time(config: Config, source: Source, device: torch.device, needs: Estimate, steps: int) -> Iterator[str]:
+    """How long the run will take, and what to choose when that is long."""
+    title, best = "time                  ", "best choice here      "
     available = memory_for_training(device)
     if needs.total_bytes > available:
-        return f"not measured: {_gigabytes(needs.total_bytes)} are needed and {_gigabytes(available)} are free"
+        yield f"{title}not measured: {_gigabytes(needs.total_bytes)} are needed and {_gigabytes(available)} are free"
+        return
     try:
         with pixel_limit(config.max_image_pixels):
             timing = time_steps(config, source, device)
+            yield f"{title}{_measured(config, timing, device, steps)}"
+            choice = best_choice(config, source, device, timing.fastest * steps)
     except (CarpError, torch.OutOfMemoryError) as error:
-        return f"not measured: {error}"
+        yield f"{title}not measured: {error}"
+        return
+    if choice.settings:
+        yield f"{best}{' '.join(choice.settings)}: {range_in_words(choice.fastest, choice.slowest)}"
+    else:
+        yield f"{best}the settings as they are"
+
+
+def _measured(config: Config, timing: Timing, device: torch.device, steps: int) -> str:
+    where = f"{device} with {counted(timing.threads, 'thread')}" if device.type == "cpu" else str(device)
     measured = f"measured over {counted(timing.steps, 'step')}"
     if timing.images < config.batch_size:
         measured += f" of {timing.images} images, scaled to {config.batch_size:,},"
     apart = [word for word, is_so in (("compile", config.compile), ("k-NN", config.validation is not None)) if is_so]
     without = f"; without {' and '.join(apart)}" if apart else ""
+    busy = f"; other programs use {timing.others:.1f} cores, the first figure is for an idle machine"
     return (
-        f"{'about' if timing.images == config.batch_size else 'at most'} {in_words(timing.seconds * steps)} "
-        f"({in_words(timing.seconds)} a step, {measured} on {device}{without})"
+        f"{'about' if timing.images == config.batch_size else 'at most'} "
+        f"{range_in_words(timing.fastest * steps, timing.slowest * steps)} "
+        f"({range_in_words(timing.fastest, timing.slowest)} per step, {measured} on {where}{without}"
+        f"{busy if timing.others >= 0.1 else ''})"
     )
 
 
