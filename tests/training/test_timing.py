@@ -65,8 +65,8 @@ def test_slow_steps_are_timed_with_a_part_of_the_batch_and_scaled(
 ) -> None:
     monkeypatch.setattr(timing, "_SECONDS", 160.0)
     clock = Clock(monkeypatch, fixed=0, each=2.0)
-    assert summary(time_steps(tiny(workers=0), images, CPU)) == (128, 2, 20)
-    assert clock.taken == [(8, None)] * 2 + [(20, None)] * 3  # 100 + 40 + 40 seconds: enough
+    assert summary(time_steps(tiny(workers=0), images, CPU)) == (128, 1, 32)
+    assert clock.taken == [(8, None)] * 2 + [(32, None)] * 2  # 100 + 64 seconds: enough
 
 
 def test_very_slow_steps_are_timed_once(monkeypatch: pytest.MonkeyPatch, images: ArraySource) -> None:
