@@ -10,7 +10,7 @@ from tests.fuzz.valid import Valid
 
 _NAMES = (
     "pipe.jpg", "hole.jpg", "folder.jpg", "loop.jpg", "/dev/zero", "/dev/full", "/dev/stdin", "/proc/self/environ",
-    "/proc/kmsg", "missing.png", "\x1b[31mred.png", "\x1b]0;x\x07.png", "a" * 5000 + ".png",
+    "/dev/null", "missing.png", "\x1b[31mred.png", "\x1b]0;x\x07.png", "a" * 5000 + ".png",
     "../../../../../../etc/passwd", ".", "..", "~", "~nobody/x.png", "name with spaces.png", '"quoted".png',
     "semi;colon.png", "caf\u00e9.png", "\udcff\udcfe.png", "", "http://example.com/x.png", "file:///etc/passwd",
     "C:\\images\\x.png", "=1+1.png", "\u202egnp.exe", "x\rfake.png",
