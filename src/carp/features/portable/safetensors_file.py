@@ -1,11 +1,12 @@
 """The encoder's tensors with all that is to be known about them, for programs that build the network themselves."""
 
+import json
 from copy import deepcopy
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 from carp.features.exported import MARK
@@ -16,7 +17,17 @@ from carp.regular_file import check_regular
 def write(portable: Portable, path: Path) -> None:
     """Write the tensors; the metadata are text, one entry of them JSON."""
     tensors = {name: tensor.contiguous() for name, tensor in portable.module.state_dict().items()}
-    save_file(tensors, path, metadata={"format": "pt", MARK: portable.about_text()})
+    path.write_bytes(_in_order(save(tensors, metadata={"format": "pt", MARK: portable.about_text()})))
+
+
+def _in_order(content: bytes) -> bytes:
+    """The same file with sorted metadata: the library writes them in any order, but equal exports are equal files."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
 def reload(portable: Portable, path: Path) -> nn.Module:
