@@ -36,7 +36,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_post_mortem(
     carp: Server, images: Path, recipe: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    words = ["train", images, "--recipe", recipe, "--out", out, "lr=1e30", "lr_scaling=none", "checkpoint_steps=1"]
+    words = ["train", images, "--recipe", recipe, "--out", out, "lr=1e6", "lr_scaling=none", "checkpoint_steps=1"]
     code, output = carp.run(*words)
     assert code == 4, output
     (error,) = [line for line in output.splitlines() if line.startswith("carp: error:")]
@@ -48,7 +48,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_post_mortem(
     assert "lr" in error
     assert str(out / "post-mortem.json") in error
     assert len(report["images"]) == TINY["batch_size"]
-    assert report["lr"] > 1e29
+    assert report["lr"] > 1e5
 
 
 def training(folder: Path, **settings: object) -> Training:

@@ -29,6 +29,7 @@ _STANDARD_ERRORS = 2.5
 _RANK_GAIN = 1.1  # without augmentation the rank grows by 20% to 56%
 _STILL = 0.005  # weight change of an encoder that is still the untrained one; runs that learn reach 0.02 to 0.2
 _FAR = 1.0  # weight change from which on nothing of the start is left; a learning rate of 100 reaches 3 to 13
+_ALIKE = 0.99  # agreement at the start of views without augmentation; with it, 0.5 to 0.8
 _SMALL_BATCH = 15  # images less one: too few to compare
 
 
@@ -166,7 +167,10 @@ def _no_better_by_labels(now: Health, progress: Progress) -> Diagnosis | None:
     knn = progress.knn
     if knn is None or knn.run > knn.untrained:
         return None
-    cause = f"k-NN {knn.run:.1%} is no better than that of the untrained encoder, {knn.untrained:.1%}."
+    cause = (
+        f"k-NN {knn.run:.1%} is no better than that of the untrained encoder, {knn.untrained:.1%} "
+        f"(raw pixels {knn.raw_pixels:.1%})."
+    )
     why, remedy = _why_not(now, progress)
     return Diagnosis(Verdict.NOT_LEARNING, f"{cause} {why[0].upper()}{why[1:]}", remedy)
 
@@ -204,9 +208,14 @@ def _why_not(now: Health, progress: Progress) -> tuple[str, str]:
 
 
 def _at_risk(now: Health, progress: Progress) -> Diagnosis | None:
-    """The run learns, but a part of the model is hardly used."""
+    """The run learns, but from views that hardly differ, or a part of the model is hardly used."""
     used = now.prototypes_used / now.prototypes_used_if_even
     rules = [
+        (
+            progress.start is not None and progress.start.agreement > _ALIKE,
+            f"{_what_is_learned(now, progress)} The views of an image hardly differ, so there is little to learn.",
+            "Look at them with `carp views`; lower global_scale or raise jitter.",
+        ),
         (
             now.imbalance > 0.4,
             f"a few prototypes take most images: kl_to_uniform is at {now.imbalance:.0%} of ln N_B.",
