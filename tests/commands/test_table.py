@@ -44,6 +44,13 @@ def test_two_models_on_the_screen(cli: Cli, two: list[Path]) -> None:
     assert "70.0" not in out
 
 
+def test_what_a_killed_evaluation_left_is_not_a_result(cli: Cli, two: list[Path], tmp_path: Path) -> None:
+    (tmp_path / ".unfinished-c.json").write_text("")
+    code, out, err = cli("table", tmp_path)
+    assert (code, err) == (0, "")
+    assert out == cli("table", *two)[1]
+
+
 def test_markdown_marks_best_and_second(cli: Cli, two: list[Path], tmp_path: Path) -> None:
     third = write(tmp_path / "c.json", "c", 0.5)
     code, out, _ = cli("table", *two, third, "--format", "md")

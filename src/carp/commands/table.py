@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.result import read_result
-from carp.files import write_atomic
+from carp.files import is_unfinished, write_atomic
 from carp.report.columns import Column, headline_columns, in_order
 from carp.report.join import Cells, Row, Source, Table, join, with_averages
 from carp.report.paper import Layout, averaged_over, layout, layouts, published
@@ -105,7 +105,7 @@ def _sources(place: Path) -> list[Source]:
     if place.is_file():
         return [_source(place)]
     folder = place / "results" if (place / "results").is_dir() else place
-    files = sorted(folder.glob("*.json"))
+    files = sorted(path for path in folder.glob("*.json") if not is_unfinished(path))
     if not files:
         raise DataError(f"there are no result files in {folder}: run `carp eval` first, or give the files themselves.")
     return [_source(path) for path in files]
