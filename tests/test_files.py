@@ -126,3 +126,14 @@ def test_writers_that_share_a_path_do_not_share_a_temporary_name(tmp_path: Path)
         assert str(os.getpid()) in beside.name
         beside.write_text("whole")
     assert names(tmp_path) == ["index"]
+
+
+def test_what_a_kill_between_the_two_renames_of_a_folder_leaves_is_removed(tmp_path: Path) -> None:
+    left = tmp_path / ".unfinished-old-export"
+    left.mkdir()
+    (left / "file").write_text("old")
+    with replacing(tmp_path / "export") as beside:
+        beside.mkdir()
+        (beside / "file").write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
+    assert (tmp_path / "export" / "file").read_text() == "new"

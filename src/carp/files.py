@@ -143,10 +143,12 @@ def _beside(path: Path, prefix: str) -> Path:
 
 def _take_place(beside: Path, path: Path) -> None:
     """Rename. A folder that is replaced is first renamed itself, as one cannot be removed in a single step."""
+    old = _beside(path, _OLD)
     if not path.is_dir():
         beside.replace(path)
+        if path.is_dir():
+            remove(old)  # of a process that was killed between its two renames
         return
-    old = _beside(path, _OLD)
     remove(old)
     path.replace(old)
     try:
