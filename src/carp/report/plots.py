@@ -19,11 +19,13 @@ def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> None:
     """Draw the metrics of a run as a PNG."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional
+        from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: PLC0415
     except ImportError:
         raise MissingExtraError("matplotlib is not installed. Run `pip install 'carp-ssl[log]'`.") from None
     losses = [m for m in metrics if "loss" in m]
     knn = [m for m in metrics if "knn_student" in m]
-    figure = Figure(figsize=(11 if knn else 6, 4.4), layout="constrained")
+    margins = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)  # inches, between panels and around them
+    figure = Figure(figsize=(11 if knn else 6, 4.4), layout=margins)
     axes = figure.subplots(1, 2 if knn else 1, squeeze=False)[0]
     _draw_losses(axes[0], losses, config)
     if knn:
@@ -41,7 +43,7 @@ def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: Config) -> Non
     axis.plot(steps, [m["kl_to_uniform"] for m in losses], color=_TEACHER, label="kl_to_uniform")
     axis.axhline(2 * limit, color=_STUDENT, ls=":", lw=1, label="uniform assignments (2 ln $N_B$)")
     axis.axhline(limit, color=_TEACHER, ls=":", lw=1, label="one prototype takes all (ln $N_B$)")
-    axis.set(xlabel="step", title="Loss terms and their limits", ylim=(0, 2.3 * limit))
+    axis.set(xlabel="step", ylabel="nats", title="Loss terms and their limits", ylim=(0, 2.3 * limit))
     axis.legend(fontsize=8, frameon=False)
     _tidy(axis)
 
