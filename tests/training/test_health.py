@@ -280,6 +280,8 @@ def test_images_that_differ_in_more_ways_are_a_gain_where_views_agree_from_the_s
     assert diagnose(now, replace(progress, start=replace(start, effective_rank=66.0))).verdict is Verdict.NOT_LEARNING
     lost = replace(progress, start=replace(start, effective_rank=56.0), gain=-5.0)
     assert diagnose(now, lost).verdict is Verdict.NOT_LEARNING
+    by_chance = replace(progress, start=replace(START, agreement=0.44, effective_rank=35.0), gain=1.1)
+    assert diagnose(replace(now, agreement=0.48, effective_rank=40.0), by_chance).verdict is Verdict.NOT_LEARNING
 
 
 def test_a_few_images_show_a_gain_only_with_assignments_that_grow_certain():

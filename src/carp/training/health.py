@@ -268,7 +268,9 @@ def _has_gained(now: Health, progress: Progress) -> bool:
     if now.full_rank < _SMALL_BATCH and now.uncertainty > 0.9:
         return False
     in_more_ways = now.effective_rank > _RANK_GAIN * progress.start.effective_rank
-    return progress.gain > _STANDARD_ERRORS or (in_more_ways and progress.gain > -_STANDARD_ERRORS)
+    if progress.start.agreement > _ALIKE and in_more_ways:
+        return progress.gain > -_STANDARD_ERRORS
+    return progress.gain > _STANDARD_ERRORS
 
 
 def _too_fast(progress: Progress) -> str:
