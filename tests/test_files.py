@@ -75,6 +75,25 @@ def test_a_folder_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytest
     assert names(tmp_path) == ["export"]
 
 
+def test_a_kill_between_the_two_renames_of_a_folder_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".unfinished-old-export").mkdir()
+    (tmp_path / ".unfinished-old-export" / "file").write_text("old")
+
+    def write(*, fail: bool) -> None:
+        with replacing(tmp_path / "export") as beside:
+            beside.mkdir()
+            (beside / "file").write_text("new")
+            if fail:
+                no_space()
+
+    with pytest.raises(OSError, match="No space"):
+        write(fail=True)
+    assert (tmp_path / "export" / "file").read_text() == "old"
+    write(fail=False)
+    assert (tmp_path / "export" / "file").read_text() == "new"
+    assert names(tmp_path) == ["export"]
+
+
 def test_what_a_killed_writer_left_is_replaced_by_the_next_one(tmp_path: Path) -> None:
     (tmp_path / ".unfinished-a").mkdir()
     (tmp_path / ".unfinished-a" / "half").write_text("")

@@ -38,6 +38,9 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
     path = path.resolve() if path.is_symlink() else path
     beside = _beside(path, f"{UNFINISHED}{os.getpid()}-" if shared else UNFINISHED)
     remove(beside)
+    old = _beside(path, _OLD)
+    if old.exists() and not path.exists():  # a writer was killed between two renames
+        old.replace(path)
     try:
         yield beside
         _sync_all(beside)
