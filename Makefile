@@ -15,8 +15,8 @@ setup: .venv/.ready
 demo: setup            ## train, evaluate and report on the embedded images
 	$(BIN)/carp demo --out runs/demo
 
-test: setup            ## the fast tests
-	$(BIN)/python -m pytest
+test: setup            ## the fast tests, one process per core
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 test-slow: setup       ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

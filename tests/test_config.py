@@ -166,6 +166,7 @@ def test_free_keys_make_no_difference(key: str) -> None:
         "root": "elsewhere",
         "download": True,
         "device": "cpu",
+        "threads": 3,
         "workers": 5,
         "tensorboard": True,
         "checkpoint_steps": 7,

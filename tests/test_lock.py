@@ -45,8 +45,7 @@ def test_the_error_names_process_host_and_time_and_the_lock_ends_with_a_kill(tmp
     ):
         pass
     with held(path):
-        pass
-    assert f'"pid": {os.getpid()}' in path.read_text()
+        assert f'"pid": {os.getpid()}' in path.read_text()
 
 
 @pytest.mark.parametrize("content", ["", "no JSON", "{}", "[1]"])
@@ -56,3 +55,9 @@ def test_a_lock_file_of_another_version_is_respected(tmp_path: Path, content: st
         path.write_text(content)
         with pytest.raises(LockHeldError), held(path):
             pass
+
+
+def test_a_lock_that_was_released_names_nobody(tmp_path: Path) -> None:
+    with held(tmp_path / "lock"):
+        assert str(os.getpid()) in (tmp_path / "lock").read_text()
+    assert (tmp_path / "lock").read_bytes() == b""

@@ -18,7 +18,7 @@ class LockHeldError(Exception):
 def held(path: Path) -> Iterator[None]:
     """Hold a lock file; raise `LockHeldError` if another process does, or `OSError` if it cannot be written.
 
-    The file stays; what counts is the lock, which ends with the process. It is not inherited by child processes.
+    The file stays, empty; what counts is the lock, which ends with the process. Child processes do not inherit it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -29,7 +29,11 @@ def held(path: Path) -> Iterator[None]:
         with suppress(OSError):  # a full disk must not keep a finished run from being opened
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(_own()).encode(), 0)
-        yield
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # nobody holds it any more
+                os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 

@@ -33,6 +33,14 @@ def wait_until(condition: Callable[[], object], what: str, *, seconds: float = 6
         time.sleep(0.002)
 
 
+def slowdown() -> float:
+    """How much longer work takes here because of other programs: 1 on an idle machine."""
+    start, used = time.monotonic(), time.process_time()
+    while time.process_time() - used < 0.1:
+        pass
+    return max(1.0, (time.monotonic() - start) / 0.1)
+
+
 class Child:
     """A running `carp`."""
 
