@@ -1,1 +1,3 @@
-"""Each file times or scores CARP beside its peers in one run."""
+"""CARP beside its peers: speed and quality, by commands that anyone can rerun."""
+
+import carp  # noqa: F401 - before torch, so that its threads spin briefly beside other work (carp/openmp.py)
