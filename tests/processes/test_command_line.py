@@ -62,13 +62,14 @@ def running(folder: Path, out: Path) -> Iterator[tuple[subprocess.Popen[str], Pa
                 process.wait()
 
 
-def test_ctrl_c_stops_all_after_one_save_and_is_told_once(folder: Path, tmp_path: Path) -> None:
+def test_ctrl_c_is_answered_at_once_and_stops_all_after_one_save(folder: Path, tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to all processes of the group, and torchrun passes it on once more."""
     with running(folder, tmp_path / "run") as (process, file):
         os.killpg(process.pid, signal.SIGINT)
         code, said = process.wait(timeout=60), file.read_text()
     assert code == 130, said
-    (line,) = own_lines(said)
+    stopping, line = own_lines(said)  # at once, then when everything is saved
+    assert "stopping" in stopping
     (step,) = steps_of(tmp_path / "run")
     assert f"stopped by SIGINT after step {step} of 1600; everything is saved" in line
     assert "Traceback" not in said
