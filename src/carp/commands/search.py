@@ -120,6 +120,7 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
         warnings.warn(
             f"the features in {store.folder} were made with another version of the image transform, so similarities to "
             "new images are slightly off: embed and index again to remove the difference.",
+            CarpWarning,
             stacklevel=3,
         )
     return encoder

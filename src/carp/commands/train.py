@@ -123,13 +123,7 @@ def _check_alike(config: Config, source: Source) -> None:
 def _plot(folder: Path, config: Config, display: Display) -> None:
     try:
         plot_run(read_metrics(folder / "metrics.jsonl", display.warn), config, folder / "plots.png")
-    except (
-        MissingExtraError,
-        OSError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ) as error:  # the run is complete and saved: no reason to fail
+    except (MissingExtraError, OSError, KeyError, TypeError, ValueError) as error:
         # The run is complete and saved: no reason to fail
         display.warn(f"plots.png was not drawn: {error}")
 

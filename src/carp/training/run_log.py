@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from carp.errors import CheckpointError, MissingExtraError
+from carp.errors import CarpWarning, CheckpointError, MissingExtraError
 
 Warn = Callable[[str], None]
 
 
 def _as_python_warning(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
+    warnings.warn(message, CarpWarning, stacklevel=3)
 
 
 class RunLog:
