@@ -56,7 +56,11 @@ def dry_run(
         yield f"warning               {problem}"
     if note := advice(source, config):
         yield f"warning               {note}"
-    yield from _time(config, source, device, needs, steps)
+    if needs.total_bytes > free:
+        needed = f"{_gigabytes(needs.total_bytes)} are needed and {_gigabytes(free)} are free"
+        yield f"time                  not measured: {needed}"
+    else:
+        yield from _time(config, source, device, steps)
 
 
 def _cores(config: Config, device: torch.device) -> str:
@@ -81,25 +85,20 @@ def _stem(config: Config, needs: Estimate) -> str:
     return f"the encoder's own, because {reason}"
 
 
-def _time(config: Config, source: Source, device: torch.device, needs: Estimate, steps: int) -> Iterator[str]:
+def _time(config: Config, source: Source, device: torch.device, steps: int) -> Iterator[str]:
     """How long the run will take, and what to choose when that is long."""
-    title, best = "time                  ", "best choice here      "
-    available = memory_for_training(device)
-    if needs.total_bytes > available:
-        yield f"{title}not measured: {_gigabytes(needs.total_bytes)} are needed and {_gigabytes(available)} are free"
-        return
     try:
         with pixel_limit(config.max_image_pixels):
             timing = time_steps(config, source, device)
-            yield f"{title}{_measured(config, timing, device, steps)}"
+            yield f"time                  {_measured(config, timing, device, steps)}"
             choice = best_choice(config, source, device, timing.fastest * steps)
     except (CarpError, torch.OutOfMemoryError) as error:
-        yield f"{title}not measured: {error}"
+        yield f"time                  not measured: {error}"
         return
+    best = "the settings as they are"
     if choice.settings:
-        yield f"{best}{' '.join(choice.settings)}: {range_in_words(choice.fastest, choice.slowest)}"
-    else:
-        yield f"{best}the settings as they are"
+        best = f"{' '.join(choice.settings)}: {range_in_words(choice.fastest, choice.slowest)}"
+    yield f"best choice here      {best}"
 
 
 def _measured(config: Config, timing: Timing, device: torch.device, steps: int) -> str:

@@ -150,7 +150,7 @@ class _Bar:
         self._details.plain = _describe(result) + self._knn
 
     def knn(self, accuracies: dict[str, float], baselines: dict[str, float]) -> None:
-        self._knn = f"  k-NN {_percentages(accuracies)} ({_percentages(baselines)})"
+        self._knn = _describe_knn(accuracies, baselines)
 
 
 class _Lines:
@@ -169,7 +169,7 @@ class _Lines:
             self._display.say("  ".join(part for part in parts if part))
 
     def knn(self, accuracies: dict[str, float], baselines: dict[str, float]) -> None:
-        self._knn = f"  k-NN {_percentages(accuracies)} ({_percentages(baselines)})"
+        self._knn = _describe_knn(accuracies, baselines)
 
 
 def _describe_rate(rate: float | None) -> str:
@@ -181,6 +181,10 @@ def _describe(result: StepResult) -> str:
         f"loss {result.loss:.3f} (consistency {result.consistency:.3f}, kl {result.kl_to_uniform:.3f})  "
         f"lr {result.lr:.3g}  teacher {result.teacher_momentum:.4f}"
     )
+
+
+def _describe_knn(accuracies: dict[str, float], baselines: dict[str, float]) -> str:
+    return f"  k-NN {_percentages(accuracies)} ({_percentages(baselines)})"
 
 
 def _percentages(accuracies: dict[str, float]) -> str:

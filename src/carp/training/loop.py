@@ -72,9 +72,8 @@ class Training:
         self.course = Course(self.model.student.encoder)
         self.diagnosis: Diagnosis | None = None
         self.shown = Verdict.TOO_EARLY  # the last verdict on the screen
-        self._saved_threads: int | None = None
         saved = self._continue()
-        self.threads = self._run_threads(device)
+        self.threads = self._run_threads(saved.get("torch_threads"))
         self.log = (RunLog if distributed.is_first() else SilentLog)(
             folder,
             length=int(saved.get("metrics_length", 0)),
@@ -198,7 +197,6 @@ class Training:
         moments = {k.removeprefix("optimiser."): v for k, v in tensors.items() if k.startswith("optimiser.")}
         load_optimiser_tensors(self.optimiser, self.model, moments)
         self.display.say(f"continuing at step {self.step} of {self.schedules.num_steps}")
-        self._saved_threads = point.state["torch_threads"]
         before, now = point.state.get("processes", 1), distributed.world_size()
         if before != now:
             self.display.warn(
@@ -207,17 +205,17 @@ class Training:
             )
         return point.state
 
-    def _run_threads(self, device: torch.device) -> RunThreads:
+    def _run_threads(self, recorded: int | None) -> RunThreads:
         """The number of threads of every step: as set, as the user's environment says, or the best one here."""
         fixed = self.config.threads if isinstance(self.config.threads, int) else None
-        if fixed is None and (distributed.world_size() > 1 or not is_tunable(device)):
+        if fixed is None and (distributed.world_size() > 1 or not is_tunable(self.device)):
             fixed = torch.get_num_threads()
         return RunThreads(
             self.folder,
             step=self.step,
             threads=fixed,
             most=fixed or torch.get_num_threads(),
-            recorded=self._saved_threads,
+            recorded=recorded,
             writes=distributed.is_first(),
             announce=self.display.say,
             warn=self.display.warn,

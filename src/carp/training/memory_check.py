@@ -21,7 +21,7 @@ _LEAST = {
     "local_views": 0,
     "batch_size": 2,
 }
-_ROOM = 0.7  # of the free memory that advice fills; the rest is for the data loader and for what an estimate misses
+ROOM = 0.7  # of the free memory may be filled; the rest is for the data loader and for what an estimate misses
 _MOST_NAMED = 3  # settings in one piece of advice
 _WORTH_NAMING = 0.1  # of the memory: what lowering a setting must save
 _AS_GOOD = 0.95  # of the most that any setting saves
@@ -43,7 +43,7 @@ def memory_problem(config: Config, needs: Estimate, free: int) -> str | None:
     if needs.total_bytes <= free:
         return None
     need = f"training needs about {in_bytes(needs.total_bytes)} of memory and {in_bytes(free)} are free"
-    return f"{need}: {_advice(config, int(_ROOM * free))}"
+    return f"{need}: {_advice(config, int(ROOM * free))}"
 
 
 def _advice(config: Config, room: int) -> str:

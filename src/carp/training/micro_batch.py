@@ -5,12 +5,10 @@ import torch
 from carp import distributed
 from carp.config import Config
 from carp.data.loader import Batch
-from carp.device import available_memory
 from carp.errors import ConfigError
 from carp.training.accumulate import MicroBatch
 from carp.training.estimate import estimate
-
-_SHARE = 0.7  # of the available memory; the rest is for the data loader and for what an estimate misses
+from carp.training.memory_check import ROOM, memory_for_training
 
 
 def choose_micro_batch(config: Config, device: torch.device) -> int | None:
@@ -18,9 +16,8 @@ def choose_micro_batch(config: Config, device: torch.device) -> int | None:
 
     When nothing fits this is the smallest: the estimate may be wrong, and the system will tell.
     """
-    here = distributed.processes_here() if device.type == "cpu" else 1  # who share the memory
     batch = distributed.largest_share(config.batch_size)
-    limit = _SHARE * available_memory(device) / here
+    limit = ROOM * memory_for_training(device)
     halved = [-(-batch // 2**n) for n in range(max(1, batch.bit_length() - 1))]
     sizes = [size for size in halved if batch % size != 1]  # batch norm cannot take a single image
     for size in sizes:
