@@ -32,7 +32,7 @@ class Tally:
     codes: dict[int, int] = field(default_factory=dict)
 
     @property
-    def held(self) -> int:
+    def passed(self) -> int:
         """Inputs without a fault."""
         return self.tried - self.failed
 
@@ -161,18 +161,18 @@ def reproduce_command(name: str, seed: int, number: int) -> str:
 
 def table(tallies: dict[str, Tally], seconds: float) -> str:
     """The figures as text."""
-    lines = [f"{'target':<10}{'tried':>8}{'held':>8}{'failed':>8}{'CPU ms':>9}{'peak MiB':>10}   exit codes"]
+    lines = [f"{'target':<10}{'tried':>8}{'passed':>8}{'failed':>8}{'CPU ms':>9}{'peak MiB':>10}   exit codes"]
     for name, tally in tallies.items():
         codes = ", ".join(f"{code}: {count:,}" for code, count in sorted(tally.codes.items()))
         each, peak = 1000 * tally.seconds / max(1, tally.tried), tally.peak_bytes / 2**20
         lines.append(
-            f"{name:<10}{tally.tried:>8,}{tally.held:>8,}{tally.failed:>8,}{each:>9.0f}{peak:>10.0f}   {codes}"
+            f"{name:<10}{tally.tried:>8,}{tally.passed:>8,}{tally.failed:>8,}{each:>9.0f}{peak:>10.0f}   {codes}"
         )
-    tried, held, failed = (
-        sum(getattr(tally, key) for tally in tallies.values()) for key in ("tried", "held", "failed")
+    tried, passed, failed = (
+        sum(getattr(tally, key) for tally in tallies.values()) for key in ("tried", "passed", "failed")
     )
     peak = max(tally.peak_bytes for tally in tallies.values()) / 2**20
-    lines.append(f"{'all':<10}{tried:>8,}{held:>8,}{failed:>8,}{'':>9}{peak:>10.0f}   {tried / seconds:.1f} inputs/s")
+    lines.append(f"{'all':<10}{tried:>8,}{passed:>8,}{failed:>8,}{'':>9}{peak:>10.0f}   {tried / seconds:.1f} inputs/s")
     return "\n".join(lines)
 
 

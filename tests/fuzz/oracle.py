@@ -17,7 +17,7 @@ _LONGEST_LINE = 2500  # a line that repeats the input is no error message
 
 
 def faults(case: Case, outcome: Outcome, folder: Path) -> list[str]:
-    """Everything that is wrong with an outcome; nothing when the input was held."""
+    """Everything that is wrong with an outcome; nothing when the input passed."""
     found = [*outcome.events, *_ending(case, outcome), *_streams(outcome)]
     if outcome.peak_bytes > case.budget:
         found.append(f"memory: {outcome.peak_bytes / 2**20:,.0f} MiB, the budget is {case.budget / 2**20:,.0f}")
