@@ -19,9 +19,9 @@ import torch
 
 from benchmarks.shared import Results, knn_of, part, train_carp
 from carp.config import resolve
-from carp.data.memory import hold_in_memory
-from carp.data.source import ArraySource, open_source
-from carp.recipe import read_recipe
+from carp.config.recipe import read_recipe
+from carp.images.loading.in_memory import hold_in_memory
+from carp.images.source import ArraySource, open_source
 
 PROTOTYPES = 65_536
 BLOCK_SIZES = (32, 128, 512, 2048, 8192, 65_536)

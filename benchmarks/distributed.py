@@ -29,13 +29,14 @@ from torch.nn import functional as F
 
 import carp
 from benchmarks.shared import CPU, Measure, Measures, measures_parser, print_measures
-from carp import checkpoint, distributed
+from carp.compute import distributed
 from carp.config import resolve
-from carp.data.loader import make_loader
-from carp.data.source import ArraySource
+from carp.images.loading.loader import make_loader
+from carp.images.source import ArraySource
 from carp.model.assigner import Assigner
 from carp.model.carp import Embedded
 from carp.model.shared_loss import sharded_loss, shared_loss
+from carp.runs import checkpoint
 from carp.training.loop import build_model
 from carp.training.optimiser import LARS, build_optimiser
 from carp.training.schedules import Schedules
@@ -87,7 +88,7 @@ def serve_speed() -> None:
     stepper = Stepper(model, build_optimiser(model, config), Schedules(config, 32), config, CPU)
     for batch in loader.batches(0, 32):
         more = bool(sys.stdin.readline()) if distributed.is_first() else False
-        if not distributed.largest([more])[0]:
+        if not distributed.all_reduce_max([more])[0]:
             break
         start = time.perf_counter()
         stepper(batch)
@@ -114,7 +115,7 @@ def measure_bytes(kind: str, prototypes: int, batch: int) -> None:
     loss(Embedded(z, w, own, own.detach()), partition, images=batch, entropy_weight=1.0).total.backward()  # type: ignore[no-untyped-call]
     if kind != "sharded":
         assert own.grad is not None
-        distributed.add_up([own.grad])
+        distributed.all_reduce_sum([own.grad])
     distributed.barrier()
     time.sleep(0.5)
     if distributed.is_first():

@@ -22,11 +22,11 @@ import numpy as np
 import carp
 from benchmarks.injected_copies import EASY, HARD, write_copies
 from benchmarks.shared import judged
-from carp.data.decode import decode, read_file
-from carp.data.random import key, uniforms
-from carp.features.copies import Copies, find_copies
 from carp.features.extract import Features
-from carp.features.look_alike import agreement, look_at
+from carp.images.decoding.decode import decode, read_file
+from carp.random import key, uniforms
+from carp.similarity.look_alike import agreement, look_at
+from carp.similarity.near_copies import Copies, find_copies
 
 _CHOICE = (17, 999)  # the stream that chooses the originals
 Copy = tuple[str, int, Path]  # attack, number of the original, file

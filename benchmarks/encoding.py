@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from benchmarks.shared import CPU, Measures, take_turns
 from benchmarks.views import Held, stored_photographs
-from carp.data.decode import decode
-from carp.data.folder import FolderSource
-from carp.data.loader import normalise
-from carp.evaluation.linear_images import linear_on_images
+from carp.evaluation.linear.over_crops import linear_on_images
 from carp.features.extract import evaluation_crop, extract
+from carp.images.decoding.decode import decode
+from carp.images.loading.loader import normalise
+from carp.images.sources.folder import FolderSource
 
 NUM_CLASSES, LINEAR_SIZE, EMBED_SIZE, BATCH = 37, 96, 224, 64
 

@@ -26,7 +26,7 @@ from benchmarks.encoding import measure_embed, measure_linear_images
 from benchmarks.shared import Measure, Measures, measures_parser, print_measures, take_turns
 from carp.evaluation.kmeans import kmeans
 from carp.evaluation.knn import knn
-from carp.evaluation.linear_grid import LinearGrid, cosine, fit, make_grid, shuffled
+from carp.evaluation.linear.grid import LinearGrid, cosine, fit, make_grid, shuffled
 
 KS = (10, 20, 100, 200)
 TEMPERATURE = 0.07

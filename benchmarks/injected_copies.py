@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
 
-from carp.data.random import key, uniforms
+from carp.random import key, uniforms
 
 _COPIES = 17  # the stream of this benchmark
 Draws = list[float]

@@ -17,15 +17,15 @@ import torch
 from torch import nn
 
 import carp
-from carp.data.names import by_name
-from carp.data.source import Source, open_source
-from carp.evaluation.copy_detection import DEPTH, SIDE, copy_detection, read_copies
-from carp.evaluation.ground_truth import read_ground_truth
+from carp.evaluation.ranked.copies import DEPTH, SIDE, copy_detection, read_copies
+from carp.evaluation.ranked.ground_truth import read_ground_truth
+from carp.evaluation.ranked.retrieval import retrieval
+from carp.evaluation.ranked.whitening import fit_whitening
 from carp.evaluation.result import Result
-from carp.evaluation.retrieval import retrieval
-from carp.evaluation.whitening import fit_whitening
 from carp.features.extract import Features
 from carp.features.scales import THREE_SCALES, Boxes, extract_scales
+from carp.images.names import by_name
+from carp.images.source import Source, open_source
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ import os
 
 from benchmarks.distributed import computed_bytes
 from carp.config import Config
-from carp.training.estimate import Estimate, estimate
+from carp.training.planning.estimate import Estimate, estimate
 
 BATCH, DIMENSIONS, BLOCK, MICRO_BATCH = 4096, 256, 512, 64
 GPUS = (1, 4, 16, 64)

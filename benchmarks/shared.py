@@ -14,10 +14,10 @@ from torch import nn
 
 import carp
 from carp.config import Config
-from carp.data.source import ArraySource
 from carp.evaluation.knn import knn_accuracy
 from carp.features.extract import extract
-from carp.training.run_log import read_metrics
+from carp.images.source import ArraySource
+from carp.runs.run_log import read_metrics
 
 CPU = torch.device("cpu")
 Measures = dict[str, tuple[float, float | None, bool]]  # rows of a table: value, target, whether larger is better

@@ -28,8 +28,8 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import ImageFolder
 
 from benchmarks.shared import judged
-from carp.data.folder import FolderSource
-from carp.data.source import Source, keep_index, open_source, read
+from carp.images.source import Source, keep_index, open_source, read
+from carp.images.sources.folder import FolderSource
 
 FILES, QUICK_FILES = 1_000_000, 50_000
 PER_FOLDER, PER_SHARD = 1000, 100

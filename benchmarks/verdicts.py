@@ -33,10 +33,10 @@ from torch import nn
 
 from benchmarks.shared import knn_of, part, train_carp
 from carp.config import Config, resolve
-from carp.data.memory import hold_in_memory
-from carp.data.part import Part
-from carp.data.source import ArraySource, Source, open_source
-from carp.recipe import read_recipe
+from carp.config.recipe import read_recipe
+from carp.images.loading.in_memory import hold_in_memory
+from carp.images.source import ArraySource, Source, open_source
+from carp.images.subset import Subset
 from carp.training.loop import build_model
 
 IMAGES = 3_200  # for training and as the bank
@@ -163,7 +163,7 @@ def _held(source: Source, first: int, count: int) -> ArraySource:
     if first + count > len(source):
         first = 0
     order = np.random.default_rng(0).permutation(len(source))[first : first + count]
-    return hold_in_memory(Part(source, order), 32)
+    return hold_in_memory(Subset(source, order), 32)
 
 
 def images_of(case: Case, train: ArraySource, seed: int) -> ArraySource:

@@ -28,13 +28,13 @@ from torchvision import transforms as T
 
 from benchmarks.shared import judged
 from carp.config import Config
-from carp.data.decode import Pixels, Stored, decode
-from carp.data.embedded import shapes
-from carp.data.folder import FolderSource
-from carp.data.loader import IMAGENET_MEAN, IMAGENET_STD, Loader, PhotoLoader, SmallImageLoader, normalise
-from carp.data.source import ArraySource
-from carp.data.view_parameters import ViewKind, view_kinds
-from carp.recipe import read_recipe
+from carp.config.recipe import read_recipe
+from carp.images.decoding.decode import Pixels, Stored, decode
+from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD, Loader, PhotoLoader, SmallImageLoader, normalise
+from carp.images.source import ArraySource
+from carp.images.sources.embedded import shapes
+from carp.images.sources.folder import FolderSource
+from carp.images.views.view_parameters import ViewKind, view_kinds
 
 CPU = torch.device("cpu")
 WIDTH, HEIGHT, QUALITY = 500, 375, 90

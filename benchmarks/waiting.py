@@ -17,10 +17,10 @@ import torch
 
 from benchmarks.shared import judged
 from carp.config import Config, resolve
-from carp.data.loader import SmallImageLoader
-from carp.data.memory import hold_in_memory
-from carp.data.source import ArraySource, open_source
-from carp.recipe import read_recipe
+from carp.config.recipe import read_recipe
+from carp.images.loading.in_memory import hold_in_memory
+from carp.images.loading.loader import SmallImageLoader
+from carp.images.source import ArraySource, open_source
 from carp.training.loop import build_model
 from carp.training.optimiser import build_optimiser
 from carp.training.schedules import Schedules

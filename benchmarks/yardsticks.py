@@ -24,13 +24,13 @@ from torch.nn import functional as F
 
 from benchmarks.shared import CPU, Results, knn_of, part, train_carp
 from carp.config import Config, resolve
-from carp.data.loader import make_loader, normalise
-from carp.data.memory import hold_in_memory
-from carp.data.random import Purpose, seed_of
-from carp.data.source import ArraySource, open_source
+from carp.config.recipe import read_recipe
+from carp.images.loading.in_memory import hold_in_memory
+from carp.images.loading.loader import make_loader, normalise
+from carp.images.source import ArraySource, open_source
 from carp.model.encoder import build_encoder, num_features
 from carp.model.projector import Projector
-from carp.recipe import read_recipe
+from carp.random import Purpose, seed_of
 from carp.training.optimiser import build_optimiser, set_hyperparameters
 from carp.training.schedules import Schedules, cosine
 

@@ -9,7 +9,7 @@ import yaml
 from numpy.typing import NDArray
 from PIL import Image
 
-from carp import checkpoint
+from carp.runs import checkpoint
 
 # A whole recipe for 64 images of 32 pixels: 4 steps an epoch.
 TINY: dict[str, Any] = {

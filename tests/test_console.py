@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from carp.console import SafeConsole
-from carp.printable import printable
+from carp.console.printable import printable
+from carp.console.safe_console import SafeConsole
 
 NASTY = "\x1b[2J\x1b]0;title\x07 a\nb\r\x85 \u202e\u2028 \udcff \x00"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from carp.printable import one_line, printable
+from carp.console.printable import one_line, printable
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from carp._version import __version__
-from carp.openmp import bound_spinning
+from carp.compute.openmp import bound_spinning
 
 if TYPE_CHECKING:
     from carp.commands.check_data import DataCheck, check_data
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from carp.commands.evaluate import evaluate
     from carp.commands.export import Exported, export
     from carp.commands.train import train
+    from carp.encoders.load import Encoder, load
     from carp.evaluation.result import Result
-    from carp.features.encoder import Encoder, load
     from carp.features.store import Store
     from carp.model.loss import LossTerms, carp_loss, reference_loss
     from carp.model.partition import random_partition
-    from carp.run_folder import Run
+    from carp.runs.run_folder import Run
 
 bound_spinning()
 
 _HOMES = {
     "DataCheck": "carp.commands.check_data",
-    "Encoder": "carp.features.encoder",
+    "Encoder": "carp.encoders.load",
     "Exported": "carp.commands.export",
     "FileCheck": "carp.commands.check_folder",
     "FolderCheck": "carp.commands.check_folder",
     "LossTerms": "carp.model.loss",
     "Result": "carp.evaluation.result",
-    "Run": "carp.run_folder",
+    "Run": "carp.runs.run_folder",
     "Store": "carp.features.store",
     "carp_loss": "carp.model.loss",
     "check_data": "carp.commands.check_data",
@@ -41,7 +41,7 @@ _HOMES = {
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
     "export": "carp.commands.export",
-    "load": "carp.features.encoder",
+    "load": "carp.encoders.load",
     "random_partition": "carp.model.partition",
     "reference_loss": "carp.model.loss",
     "train": "carp.commands.train",

@@ -12,11 +12,11 @@ from torch import nn
 
 from carp.commands import attack as module
 from carp.commands.attack import attack
-from carp.data.attack import ATTACKS
-from carp.data.names import by_name
-from carp.data.source import ArraySource, open_source
-from carp.evaluation.copy_detection import copy_detection, read_copies
+from carp.evaluation.ranked.copies import copy_detection, read_copies
 from carp.features.extract import extract
+from carp.images.inspect.attacks import ATTACKS
+from carp.images.names import by_name
+from carp.images.source import ArraySource, open_source
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 

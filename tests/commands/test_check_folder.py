@@ -11,7 +11,7 @@ import carp
 from carp.commands.search import index
 from carp.errors import DataError
 from tests.commands.conftest import Cli, assert_one_line
-from tests.features.foreign.layouts import narrow, released
+from tests.encoders.foreign.layouts import narrow, released
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +22,9 @@ def everything(run: Path, labelled: Path, tmp_path_factory: pytest.TempPathFacto
     carp.embed(out, labelled, out / "store")
     index(out / "store")
     for form, name in (("safetensors", "a.safetensors"), ("onnx", "a.onnx")):
-        carp.export(out, out / "exports" / name, form=form)
+        carp.export(out, out / "exports" / name, format=form)
     torch.save(released("simclr", narrow().state_dict())[0], out.parent / "simclr.pth")
-    carp.export(f"simclr:{out.parent / 'simclr.pth'}", out / "exports" / "timm", form="timm")
+    carp.export(f"simclr:{out.parent / 'simclr.pth'}", out / "exports" / "timm", format="timm")
     return out
 
 

@@ -13,8 +13,8 @@ import yaml
 
 import carp
 from carp.config import Config, resolve
+from carp.config.recipe import list_recipes, parse_overrides, read_recipe, read_yaml
 from carp.model.branch import Branch
-from carp.recipe import list_recipes, parse_overrides, read_recipe, read_yaml
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import TINY, steps_of, tiny_images, write_images
 
@@ -46,7 +46,7 @@ def test_dry_run_tells_the_plan_and_creates_nothing(
 def test_dry_run_with_the_default_recipe_needs_nothing_but_images(
     cli: Cli, flat: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carp.training.timing._SECONDS", 0.1)
+    monkeypatch.setattr("carp.training.planning.timing._SECONDS", 0.1)
     code, out, err = cli("train", flat, "--dry-run")
     assert code == 0, err
     assert "memory in all" in out
@@ -66,7 +66,7 @@ def test_dry_run_with_the_default_recipe_needs_nothing_but_images(
 def test_dry_run_says_which_stem_and_why(
     cli: Cli, flat: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: str
 ) -> None:
-    monkeypatch.setattr("carp.training.memory_check.available_memory", lambda _device: 0)
+    monkeypatch.setattr("carp.training.planning.memory_check.available_memory", lambda _device: 0)
     code, out, err = cli("train", flat, "--recipe", recipe, "--dry-run", *words)
     assert code == 0, err
     assert re.search(rf"stem +{re.escape(expected)}\n", out), out
@@ -75,7 +75,7 @@ def test_dry_run_says_which_stem_and_why(
 def test_dry_run_does_not_time_what_does_not_fit_into_memory(
     cli: Cli, flat: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carp.training.memory_check.available_memory", lambda _device: 2**10)
+    monkeypatch.setattr("carp.training.planning.memory_check.available_memory", lambda _device: 2**10)
     monkeypatch.setattr("carp.commands.dry_run.time_steps", lambda *_: pytest.fail("it was timed"))
     code, out, err = cli("train", flat, "--recipe", recipe, "--dry-run")
     assert code == 0, err

@@ -48,7 +48,7 @@ def test_parts_to_test_on_are_a_setting_or_an_option(cli: Cli, run: Path, voc: P
 
 
 def test_an_export_stands_for_its_run(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
-    file = carp.export(run, tmp_path / "encoder.safetensors", form="safetensors").path
+    file = carp.export(run, tmp_path / "encoder.safetensors", format="safetensors").path
     found = []
     for model, out in ((run, tmp_path / "a"), (file, tmp_path / "b")):
         assert cli("eval", "detection", model, "--data", voc, "--out", out, "--device", "cpu", *SMALL)[0] == 0

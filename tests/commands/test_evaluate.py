@@ -163,7 +163,7 @@ def test_a_second_protocol_extracts_nothing(
     run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carp.evaluate("knn", run, labelled, out=tmp_path)
-    monkeypatch.setattr("carp.features.encoder.feature_batches", lambda *_, **__: pytest.fail("something was encoded"))
+    monkeypatch.setattr("carp.encoders.load.feature_batches", lambda *_, **__: pytest.fail("something was encoded"))
     carp.evaluate("kmeans", run, labelled, out=tmp_path, redos=1, seeds=0)
     with pytest.raises(pytest.fail.Exception, match="something was encoded"):
         carp.evaluate("kmeans", run, labelled, branch="student", out=tmp_path, redos=1, seeds=0)
@@ -269,7 +269,9 @@ def test_an_interrupted_linear_evaluation_does_not_train_again_what_it_finished(
 ) -> None:
     first = carp.evaluate("linear", run, labelled, out=tmp_path, epochs=2)
     assert (tmp_path / "linear").exists()
-    monkeypatch.setattr("carp.evaluation.linear_training.TwoGrids.step", lambda *_, **__: pytest.fail("it trained"))
+    monkeypatch.setattr(
+        "carp.evaluation.linear.grid_training.TwoGrids.step", lambda *_, **__: pytest.fail("it trained")
+    )
     assert carp.evaluate("linear", run, labelled, out=tmp_path, epochs=2).values == first.values
 
 

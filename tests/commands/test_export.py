@@ -12,11 +12,11 @@ from timm.data import create_transform, resolve_data_config
 from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resize
 
 import carp
+from carp.encoders.exports import ExportableEncoder
+from carp.encoders.exports.timm_folder import _crop_pct
 from carp.features.extract import evaluation_crop, usual_resize
-from carp.features.portable import Portable
-from carp.features.portable.timm_folder import _crop_pct
 from tests.commands.conftest import Cli, assert_one_line
-from tests.features.foreign.layouts import narrow, released
+from tests.encoders.foreign.layouts import narrow, released
 
 
 def test_a_run(cli: Cli, run: Path, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_run(cli: Cli, run: Path, tmp_path: Path) -> None:
 def test_a_run_as_onnx(run: Path, tmp_path: Path) -> None:
     """The whole way: pixels, CARP's transform, onnxruntime; the features of `embed`."""
     onnxruntime = pytest.importorskip("onnxruntime")
-    exported = carp.export(run, tmp_path / "encoder.onnx", form="onnx")
+    exported = carp.export(run, tmp_path / "encoder.onnx", format="onnx")
     pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     mean, std = (np.array(exported.about[name], dtype=np.float32) for name in ("mean", "std"))
     images = ((pixels / np.float32(255) - mean) / std).transpose(0, 3, 1, 2)
@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_written(cli: Cli, run: Path, tmp_path: Path) ->
 def test_an_export_takes_the_place_of_its_run(cli: Cli, run: Path, tmp_path: Path) -> None:
     """Runs on small images have a stem of CARP's own, which the file describes."""
     out = tmp_path / "encoder.safetensors"
-    carp.export(run, out, form="safetensors", branch="student")
+    carp.export(run, out, format="safetensors", branch="student")
     pixels = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
     exported, trained = carp.load(out), carp.load(run, "student")
     np.testing.assert_array_equal(exported.embed(pixels), trained.embed(pixels))
@@ -91,8 +91,8 @@ def test_an_export_takes_the_place_of_its_run(cli: Cli, run: Path, tmp_path: Pat
 def test_the_resize_rule_is_that_of_the_encoder(size: int) -> None:
     """In the file, in words and, for timm, as a share that gives the same number of pixels again."""
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
-    portable = Portable(module, size, usual_resize(size), "resnet18", {}, {})
-    rule = portable.resize_rule
+    exportable = ExportableEncoder(module, size, usual_resize(size), "resnet18", {}, {})
+    rule = exportable.resize_rule
     assert rule.startswith(f"Resize({usual_resize(size)}, interpolation=BICUBIC), CenterCrop({size})")
     pixels = np.random.default_rng(size).integers(0, 256, (301, 437, 3), dtype=np.uint8)
     theirs = Compose([Resize(usual_resize(size), InterpolationMode.BICUBIC), CenterCrop(size)])(Image.fromarray(pixels))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from carp.recipe import list_recipes
+from carp.config.recipe import list_recipes
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 
@@ -196,7 +196,7 @@ def test_a_setting_that_suits_the_images_is_not_refused_by_the_rule_for_other_si
     cli: Cli, flat: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """64 images get blocks of 16, so 64 prototypes are fine; and 400 epochs, so 30 of warm-up are."""
-    monkeypatch.setattr("carp.training.memory_check.available_memory", lambda _device: 0)  # do not time it
+    monkeypatch.setattr("carp.training.planning.memory_check.available_memory", lambda _device: 0)  # do not time it
     code, out, err = cli("train", flat, "--dry-run", "global_size=32", "num_prototypes=64", "warmup_epochs=30")
     assert code == 0, err
     settings = yaml.safe_load(out.split("---")[0])

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from carp.commands.inputs import open_data
+from carp.compute.device import choose_device
 from carp.config import Config
-from carp.device import choose_device
+from carp.config.recipe import parse_overrides, read_yaml, to_yaml
 from carp.errors import CarpError
-from carp.recipe import parse_overrides, read_yaml, to_yaml
-from carp.training.estimate import estimate
+from carp.training.planning.estimate import estimate
 from carp.training.schedules import Schedules
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import TINY, tiny_images

@@ -178,7 +178,7 @@ def test_a_hostile_export_reads_nothing(run: Path, labelled: Path, tmp_path: Pat
     from safetensors.torch import load_file, save_file
 
     path = tmp_path / "a.safetensors"
-    carp.export(run, path, form="safetensors")
+    carp.export(run, path, format="safetensors")
     with safe_open(path, framework="pt") as file:
         about = json.loads(file.metadata()["carp"])
     about["options"] |= HOSTILE["a url"]

@@ -8,10 +8,10 @@ import torch
 from carp.commands.inputs import open_data
 from carp.config import Config
 from carp.errors import ConfigError
-from carp.outputs import check_output_file, check_output_folder
-from carp.training import memory_check
-from carp.training.estimate import estimate
-from carp.training.memory_check import memory_problem
+from carp.files.outputs import check_output_file, check_output_folder
+from carp.training.planning import memory_check
+from carp.training.planning.estimate import estimate
+from carp.training.planning.memory_check import memory_problem
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 

@@ -13,8 +13,8 @@ import pytest
 import carp
 from carp.commands.protocols import OF_ALL, find_protocol
 from carp.config import check_keys
+from carp.config.recipe import parse_overrides
 from carp.evaluation.protocols import check_settings
-from carp.recipe import parse_overrides
 from tests.commands.conftest import Cli
 from tests.commands.test_detection import SMALL
 from tests.evaluation.voc_tree import write_voc

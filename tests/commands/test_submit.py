@@ -13,7 +13,7 @@ import pytest
 
 from carp.commands.submit import Job, Resources, parameters, parse_resources, submit
 from carp.errors import ConfigError, DataError
-from carp.training.run_log import read_metrics
+from carp.runs.run_log import read_metrics
 from tests.helpers import assert_same_run, steps_of, tiny_images, write_images, write_recipe
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "train.sbatch"

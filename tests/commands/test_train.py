@@ -153,7 +153,7 @@ def test_mistakes_in_embedding_say_what_was_received(run: Path, tmp_path: Path) 
 
 
 def test_a_run_and_an_encoder_introduce_themselves_in_a_line(run: Path, labelled: Path) -> None:
-    assert repr(carp.run_folder.open_run(run)) == f"Run('{run}', resnet18, 2 epochs, 66 images of {labelled})"
+    assert repr(carp.runs.run_folder.open_run(run)) == f"Run('{run}', resnet18, 2 epochs, 66 images of {labelled})"
     assert repr(carp.load(run, device="cpu")) == "Encoder(ResNet, 16 features, 32 px, cpu)"
 
 
@@ -172,7 +172,7 @@ def test_evaluate_returns_named_shares(run: Path, labelled: Path) -> None:
 
 def test_a_run_can_be_evaluated_on_an_array_source_of_its_own(run: Path) -> None:
     images, labels = tiny_images(30), np.arange(30) % 3
-    source = carp.data.source.ArraySource(images, labels, ("a", "b", "c"))
+    source = carp.images.source.ArraySource(images, labels, ("a", "b", "c"))
     result = carp.evaluate("knn", run, source, k=3, device="cpu")
     assert list(result.values) == ["top1@3", "mean_per_class@3"]
 

@@ -8,11 +8,11 @@ from PIL import Image
 
 from carp.commands.views import views
 from carp.config import Config
-from carp.data.photo_views import photo_views
-from carp.data.view_parameters import view_kinds
+from carp.images.views.photo_views import photo_views
+from carp.images.views.view_parameters import view_kinds
 from tests.commands.conftest import Cli
-from tests.data.pictures import photographs
 from tests.helpers import tiny_images, write_images
+from tests.images.pictures import photographs
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from carp.features.foreign import BY_NAME, METHODS
+from carp.encoders.foreign import BY_NAME, METHODS
 from tests.commands.conftest import Cli, assert_one_line
-from tests.features.foreign.layouts import narrow, released
-from tests.features.foreign.test_vit import dino, dino_file, transformer
+from tests.encoders.foreign.layouts import narrow, released
+from tests.encoders.foreign.test_vit import dino, dino_file, transformer
 from tests.helpers import tiny_images
 
 

@@ -11,13 +11,13 @@ import pytest
 import timm
 import torch
 
-from carp.checkpoint import list_checkpoints
+from carp.encoders.exports import ExportableEncoder
 from carp.errors import ConfigError, DataError, Interrupted, ModelError, NonFiniteError
-from carp.evaluation.detection import detection
-from carp.evaluation.detection_data import Annotated, Scenes, read_voc
-from carp.evaluation.detection_training import Schedule
+from carp.evaluation.detection.trial import Schedule
+from carp.evaluation.detection.trials import detection
+from carp.evaluation.detection.voc import Annotated, Scenes, read_voc
 from carp.evaluation.result import Result
-from carp.features.portable import Portable
+from carp.runs.checkpoint import list_checkpoints
 from tests.evaluation.voc_tree import CLASSES, write_voc
 
 TRAIN, TEST = ("2007:trainval", "2012:trainval"), ("2007:test",)
@@ -34,14 +34,14 @@ TINY: dict[str, Any] = {
 }
 
 
-def narrow(name: str = "resnet18", **options: Any) -> Portable:
+def narrow(name: str = "resnet18", **options: Any) -> ExportableEncoder:
     torch.manual_seed(0)
     module = timm.create_model(name, num_classes=0, **options).eval()
-    return Portable(module, 64, 64, name, options, {})
+    return ExportableEncoder(module, 64, 64, name, options, {})
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Portable:
+def encoder() -> ExportableEncoder:
     return narrow(channels=[8, 8, 16, 16])
 
 
@@ -59,7 +59,7 @@ def parts(voc: Path) -> Parts:
 
 
 @pytest.fixture(scope="module")
-def whole(encoder: Portable, parts: Parts) -> Result:
+def whole(encoder: ExportableEncoder, parts: Parts) -> Result:
     """Never interrupted."""
     return detection(encoder, *parts, **TINY)
 
@@ -84,7 +84,9 @@ def at_iteration(wanted: int, act: Callable[[], None]) -> Callable[[str], Callab
     return begin
 
 
-def test_stopped_by_a_signal_and_continued(encoder: Portable, parts: Parts, whole: Result, tmp_path: Path) -> None:
+def test_stopped_by_a_signal_and_continued(
+    encoder: ExportableEncoder, parts: Parts, whole: Result, tmp_path: Path
+) -> None:
     stop = at_iteration(2, lambda: signal.raise_signal(signal.SIGTERM))
     with pytest.raises(Interrupted, match="SIGTERM after iteration 3 of 6, trial 1; everything is saved"):
         detection(encoder, *parts, **TINY, state=tmp_path, progress=stop)
@@ -102,7 +104,7 @@ def test_stopped_by_a_signal_and_continued(encoder: Portable, parts: Parts, whol
     assert more.spread.keys() == more.values.keys()
 
 
-def test_killed_and_continued(encoder: Portable, parts: Parts, whole: Result, tmp_path: Path) -> None:
+def test_killed_and_continued(encoder: ExportableEncoder, parts: Parts, whole: Result, tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         torch.set_num_threads(1)  # the parent's threads are not in the child
@@ -117,7 +119,7 @@ def test_killed_and_continued(encoder: Portable, parts: Parts, whole: Result, tm
 
 
 @pytest.mark.slow
-def test_it_learns(encoder: Portable, voc: Path) -> None:
+def test_it_learns(encoder: ExportableEncoder, voc: Path) -> None:
     """Coloured rectangles, tested on the images it was trained on."""
     images = read_voc(voc, TRAIN)
     settings = {**TINY, "iterations": 400, "batch_size": 4, "lr": 0.02, "sizes": [64]}
@@ -174,7 +176,7 @@ def test_views_depend_on_their_coordinates_alone(parts: Parts) -> None:
     assert not all(a.shape == b.shape and np.array_equal(a, b) for a, b in zip(whole, others, strict=True))
 
 
-def test_an_image_that_cannot_be_read(encoder: Portable, tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_read(encoder: ExportableEncoder, tmp_path: Path) -> None:
     root = write_voc(tmp_path)
     broken = next((root / "VOCdevkit" / "VOC2012" / "JPEGImages").iterdir())
     broken.write_bytes(b"nothing")
@@ -189,7 +191,7 @@ def test_the_schedule_is_mocos() -> None:
         assert paper.lr_at(step) == pytest.approx(lr), step
 
 
-def test_mistakes(encoder: Portable, parts: Parts) -> None:
+def test_mistakes(encoder: ExportableEncoder, parts: Parts) -> None:
     with pytest.raises(ConfigError, match="trials must be greater than 0, received 0"):
         detection(encoder, *parts, **{**TINY, "trials": 0})
     with pytest.raises(ConfigError, match=r"lr_drops are shares between 0 and 1, received \[18000"):

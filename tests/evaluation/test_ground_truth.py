@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from carp.errors import DataError
-from carp.evaluation.ground_truth import SameClass, read_ground_truth, read_relevance
+from carp.evaluation.ranked.ground_truth import SameClass, read_ground_truth, read_relevance
 
 
 def made() -> dict[str, Any]:

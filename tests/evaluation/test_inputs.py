@@ -13,7 +13,7 @@ from carp.evaluation import inputs
 from carp.evaluation.few_shot import few_shot
 from carp.evaluation.kmeans import kmeans
 from carp.evaluation.knn import knn
-from carp.evaluation.linear import linear_probe
+from carp.evaluation.linear.probe import linear_probe
 from carp.evaluation.result import Result
 
 PROTOCOLS: list[Callable[..., Result]] = [knn, kmeans, few_shot, linear_probe]

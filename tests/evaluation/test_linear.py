@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from carp.errors import ConfigError
-from carp.evaluation.linear import linear_probe
-from carp.evaluation.linear_choice import choose_held_out
-from carp.evaluation.linear_grid import LinearGrid, Member, cosine, fit, in_order, make_grid, shuffled
+from carp.evaluation.linear.choice import choose_held_out
+from carp.evaluation.linear.grid import LinearGrid, Member, cosine, fit, in_order, make_grid, shuffled
+from carp.evaluation.linear.probe import linear_probe
 from carp.training.optimiser import LARS
 
 EPOCHS = 6

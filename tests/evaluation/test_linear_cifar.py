@@ -13,11 +13,11 @@ from PIL import Image
 from torch import nn
 from torchvision.transforms import v2
 
-from carp.data.loader import IMAGENET_MEAN, IMAGENET_STD
-from carp.data.source import ArraySource
-from carp.evaluation.linear_images import linear_on_images
+from carp.encoders.foreign import foreign_encoder
+from carp.evaluation.linear.over_crops import linear_on_images
 from carp.features.extract import extract
-from carp.features.foreign import foreign_encoder
+from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
+from carp.images.source import ArraySource
 
 DATA = Path(os.environ.get("CARP_TEST_DATA", "data"))
 IMAGES, WEIGHTS = DATA / "cifar10.tar.gz", DATA / "cifar_resnet_weights.tar.gz"

@@ -17,19 +17,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from carp.checkpoint import list_checkpoints, load_newest
-from carp.data.batch_views import batch_views
-from carp.data.crops import Crops
-from carp.data.loader import normalise
-from carp.data.order import even_batches
-from carp.data.source import ArraySource, FolderSource
-from carp.data.view_parameters import crop_and_flip
 from carp.errors import BadImagesError, CarpError, ConfigError, DataError
-from carp.evaluation.linear_choice import choose_held_out
-from carp.evaluation.linear_grid import LinearGrid, Member
-from carp.evaluation.linear_images import linear_on_images
+from carp.evaluation.linear.choice import choose_held_out
+from carp.evaluation.linear.grid import LinearGrid, Member
+from carp.evaluation.linear.over_crops import linear_on_images
 from carp.evaluation.result import Result
 from carp.features.extract import extract
+from carp.images.loading.loader import normalise
+from carp.images.loading.order import even_batches
+from carp.images.source import ArraySource, FolderSource
+from carp.images.views.batch_views import batch_views
+from carp.images.views.crops import Crops
+from carp.images.views.view_parameters import crop_and_flip
+from carp.runs.checkpoint import list_checkpoints, load_newest
 from tests.helpers import assert_same_bits, tiny_images, write_images
 
 CPU = torch.device("cpu")

@@ -16,7 +16,7 @@ import numpy as np
 import sklearn.svm
 from carp.evaluation.few_shot import few_shot
 from carp.evaluation.knn import knn
-from carp.evaluation.linear import linear_probe
+from carp.evaluation.linear.probe import linear_probe
 
 mapped = np.load(sys.argv[1], mmap_mode="r")
 labels = np.arange(len(mapped)) % 7

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from carp.errors import DataError
-from carp.evaluation.ranking import (
+from carp.evaluation.ranked.ranking import (
     Judged,
     average_precision,
     check_judged,

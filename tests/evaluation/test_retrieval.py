@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from carp.errors import CarpError
-from carp.evaluation.ground_truth import GroundTruth, SameClass
-from carp.evaluation.ranking import Judged
-from carp.evaluation.retrieval import retrieval
-from carp.evaluation.whitening import fit_whitening
+from carp.evaluation.ranked.ground_truth import GroundTruth, SameClass
+from carp.evaluation.ranked.ranking import Judged
+from carp.evaluation.ranked.retrieval import retrieval
+from carp.evaluation.ranked.whitening import fit_whitening
 from tests.evaluation.test_ranking import NONE, plain_average_precision, plain_precision
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from carp.commands.protocols import PROTOCOLS
+from carp.config.recipe import parse_overrides
 from carp.evaluation.protocols import check_settings, settings_of
 from carp.evaluation.signatures import read_settings
-from carp.recipe import parse_overrides
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from carp.errors import DataError
-from carp.evaluation.whitening import Whitening, fit_whitening
+from carp.evaluation.ranked.whitening import Whitening, fit_whitening
 
 
 def mixed(count: int, width: int = 12, seed: int = 0) -> np.ndarray:

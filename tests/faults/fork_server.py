@@ -30,8 +30,9 @@ import carp.commands.search
 import carp.commands.table
 import carp.commands.train
 import carp.commands.views
-from carp import checkpoint, cli
+from carp import cli
 from carp.features import part_file
+from carp.runs import checkpoint
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from kill_at_call import run_and_kill

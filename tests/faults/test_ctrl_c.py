@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from torch.utils.data import Dataset
 
-from carp.data.loader import by_workers
-from carp.training.stop_signal import StopSignal
+from carp.images.loading.loader import by_workers
+from carp.runs.stop_signal import StopSignal
 from tests.faults.conftest import ENVIRONMENT, Server, slowdown, wait_until
 from tests.helpers import tiny_images, write_images
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from carp import checkpoint
+from carp.runs import checkpoint
 from tests.faults.conftest import Server
 from tests.helpers import assert_same_run, steps_of
 

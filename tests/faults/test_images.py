@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from carp.config import Config
-from carp.data.decode import decode, read_file
-from carp.data.photo_views import photo_views
-from carp.data.view_parameters import view_kinds
 from carp.errors import DataError, UnreadableImageError
+from carp.images.decoding.decode import decode, read_file
+from carp.images.views.photo_views import photo_views
+from carp.images.views.view_parameters import view_kinds
 from tests.helpers import tiny_images
 
 FORMATS = ["png", "jpeg", "progressive", "cmyk", "gif", "animated", "tiff", "lzw", "bmp", "webp", "ppm"]

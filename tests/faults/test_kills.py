@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from carp.files import is_unfinished
+from carp.files.atomic import is_unfinished
+from tests.encoders.foreign.layouts import narrow, released
 from tests.faults.conftest import Child, Server
 from tests.faults.kill_at_call import why_not
-from tests.features.foreign.layouts import narrow, released
 from tests.helpers import tiny_images, write_images
 
 KILLS = os.environ.get("CARP_KILLS", "2")

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import carp as carp_package
-from carp.data.loader import make_loader
-from carp.data.source import ArraySource
-from carp.device import choose_device
+from carp.compute.device import choose_device
 from carp.errors import CollapseError, NonFiniteError
+from carp.images.loading.loader import make_loader
+from carp.images.source import ArraySource
 from carp.training.display import Display
 from carp.training.loop import Training
 from tests.faults.conftest import Server

@@ -14,11 +14,11 @@ from torch import nn
 from torchvision import transforms
 
 import carp
-from carp.data.loader import normalise, one_ahead
-from carp.data.memory import hold_in_memory
-from carp.data.source import ArraySource, FolderSource, Source
 from carp.errors import DataError, UnreadableImageError
 from carp.features.extract import _batches, extract
+from carp.images.loading.in_memory import hold_in_memory
+from carp.images.loading.loader import normalise, one_ahead
+from carp.images.source import ArraySource, FolderSource, Source
 from tests.helpers import TINY, tiny_images, write_images, write_recipe
 
 CPU = torch.device("cpu")

@@ -10,11 +10,11 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from carp.data.loader import IMAGENET_MEAN, IMAGENET_STD
-from carp.data.source import ArraySource, open_source
 from carp.errors import CarpError, UnreadableImageError
 from carp.features import scales as module
 from carp.features.scales import THREE_SCALES, extract_scales
+from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
+from carp.images.source import ArraySource, open_source
 
 CPU = torch.device("cpu")
 

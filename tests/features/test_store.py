@@ -18,15 +18,15 @@ import pytest
 import torch
 from torch import nn
 
-from carp.data.source import FolderSource, Source
+from carp.encoders.layers import NamedLayer, weights_hash
+from carp.encoders.load import Encoder
 from carp.errors import ConfigError, DataError, ModelError
 from carp.features import part_file
-from carp.features.encoder import Encoder
-from carp.features.export import write_csv, write_parquet
 from carp.features.extract import evaluation_crop, extract
 from carp.features.filling import fill_store
-from carp.features.layers import NamedLayer, weights_hash
 from carp.features.store import is_store, open_store
+from carp.features.tabular import write_csv, write_parquet
+from carp.images.source import FolderSource, Source
 from tests.helpers import tiny_images, write_images
 
 CPU = torch.device("cpu")

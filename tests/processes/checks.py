@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from carp import distributed
+from carp.compute import distributed
 from carp.config import resolve
-from carp.data.loader import make_loader
-from carp.data.order import Order
-from carp.data.source import ArraySource
+from carp.images.loading.loader import make_loader
+from carp.images.loading.order import Order
+from carp.images.source import ArraySource
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Embedded
 from carp.model.loss import carp_loss
@@ -34,18 +34,18 @@ def own(rows: Tensor) -> Tensor:
 def sums_and_rows() -> None:
     rank, world = distributed.rank(), distributed.world_size()
     tensors = [torch.full((3,), float(rank)), torch.ones(2, 3, dtype=torch.float64), torch.full((2, 2), 1 + rank).t()]
-    distributed.add_up(tensors)
+    distributed.all_reduce_sum(tensors)
     total = world * (world - 1) // 2
     assert tensors[0].tolist() == [total] * 3
     assert tensors[1].tolist() == [[world] * 3] * 2
     assert tensors[2].tolist() == [[total + world] * 2] * 2
-    assert distributed.largest([rank, -rank]) == [world - 1, 0]
-    assert distributed.join_rows(torch.full((rank, 2), rank)).tolist() == [
+    assert distributed.all_reduce_max([rank, -rank]) == [world - 1, 0]
+    assert distributed.all_gather_rows(torch.full((rank, 2), rank)).tolist() == [
         [r] * 2 for r in range(world) for _ in range(r)
     ]
     rows = torch.arange(7.0) + 10 * rank
     first, last = distributed.share(7, rank)
-    assert torch.equal(distributed.add_up_own_rows(rows, last - first), own(world * torch.arange(7.0) + 10 * total))
+    assert torch.equal(distributed.reduce_scatter_rows(rows, last - first), own(world * torch.arange(7.0) + 10 * total))
     assert distributed.gather(None) == [None] * world
     assert distributed.gather([rank, "ü"] if rank else None) == [None, *([r, "ü"] for r in range(1, world))]
 
@@ -69,7 +69,7 @@ def gradients() -> None:
 
     terms = shared_loss(Embedded(z, own_w, prototypes, teacher), inside, images=B, entropy_weight=2.0)
     found = list(torch.autograd.grad(terms.total, [weight, prototypes]))
-    distributed.add_up(found)
+    distributed.all_reduce_sum(found)
     _assert_close([*terms, *found], [*whole, *expected])
 
     z = [own(view) @ weight for view in x]
@@ -77,7 +77,7 @@ def gradients() -> None:
     local = inside[2 * distributed.rank() : 2 * distributed.rank() + 2] - shard.start
     terms = sharded_loss(Embedded(z, own_w, held, teacher[shard]), local, images=B, entropy_weight=2.0)
     on_weight, on_shard = torch.autograd.grad(terms.total, [weight, held])
-    distributed.add_up([on_weight])
+    distributed.all_reduce_sum([on_weight])
     _assert_close([*terms, on_weight, on_shard], [*whole, expected[0], expected[1][shard]])
 
 
@@ -104,7 +104,7 @@ def batch_norms() -> None:
             (own_y * own(upstream)).sum().backward()
             _assert_close([own_y, own_x.grad], [own(y), own(all_x.grad)])
         found = [p.grad for p in norm.parameters()]
-        distributed.add_up(found)
+        distributed.all_reduce_sum(found)
         _assert_close(found, [p.grad for p in plain.parameters()])
         assert norm.state_dict().keys() == plain.state_dict().keys()
         _assert_close(list(norm.state_dict().values()), list(plain.state_dict().values()))
@@ -122,9 +122,9 @@ def order() -> None:
         assert len(parts) == 2  # ceil(5 / 3), also where there are 4 images
         assert sum(part.images for part in parts) == batch.num_images == 14
         assert sum(len(part.views[0]) for part in parts) == len(batch.indices)
-        joined = distributed.join_rows(torch.from_numpy(batch.indices))
+        joined = distributed.all_gather_rows(torch.from_numpy(batch.indices))
         np.testing.assert_array_equal(joined.numpy(), whole[batch.step])
-        views = [distributed.join_rows(view.contiguous()) for view in batch.views]
+        views = [distributed.all_gather_rows(view.contiguous()) for view in batch.views]
     world_size, distributed.world_size = distributed.world_size, lambda: 1
     rank, distributed.rank = distributed.rank, lambda: 0
     try:

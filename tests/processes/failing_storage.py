@@ -19,12 +19,13 @@ import pytest
 import carp
 import carp.commands.embed
 import carp.commands.train
-from carp import cli, distributed
+from carp import cli
+from carp.compute import distributed
 from carp.config import resolve
-from carp.data import transient
-from carp.data.order import Order
-from carp.data.source import open_source
 from carp.errors import DataError
+from carp.images.decoding import transient
+from carp.images.loading.order import Order
+from carp.images.source import open_source
 from tests.helpers import TINY, assert_same_run, steps_of, tiny_images, write_images, write_recipe
 from tests.processes.conftest import own_lines
 from tests.processes.forked import in_processes

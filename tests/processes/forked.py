@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from carp import distributed
+from carp.compute import distributed
 
 
 def in_processes(world: int, function: Callable[[], object], *, seconds: float = 120.0) -> None:

@@ -21,10 +21,11 @@ import pytest
 import torch
 
 import carp
-from carp import cli, distributed, errors
+from carp import cli, errors
+from carp.compute import distributed
 from carp.errors import Interrupted, ProcessError
 from carp.evaluation.knn import knn
-from carp.evaluation.linear_training import TwoGrids
+from carp.evaluation.linear.grid_training import TwoGrids
 from carp.evaluation.result import Result
 from carp.training.step import Stepper
 from tests.helpers import TINY

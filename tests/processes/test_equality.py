@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import carp
-from carp import checkpoint
+from carp.runs import checkpoint
 from tests.helpers import assert_same_bits, final_tensors, steps_of
 from tests.processes.conftest import distance, losses, torchrun
 from tests.processes.runs import BATCH_NORM, SHARDED, without_batch_norm

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from carp.data import transient
-from carp.data.transient import TRIES, is_transient, retrying
 from carp.errors import DataError, StorageError
+from carp.images.decoding import transient
+from carp.images.decoding.transient import TRIES, is_transient, retrying
 from tests.processes.conftest import ENVIRONMENT
 
 

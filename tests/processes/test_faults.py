@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from carp import checkpoint
+from carp.runs import checkpoint
 from tests.helpers import assert_same_run, steps_of
 from tests.processes.conftest import own_lines, torchrun
 

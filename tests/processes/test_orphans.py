@@ -134,7 +134,7 @@ def test_nothing_is_left_of_a_killed_torchrun_or_of_one_process(started: Started
 
 FOLLOWER = """
 import os, sys, time
-from carp import parent
+from carp.compute import parent
 if sys.argv[1] == "without descriptors":
     del os.pidfd_open
 if sys.argv[1].startswith("launcher"):

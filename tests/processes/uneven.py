@@ -16,12 +16,12 @@ import torch
 from torch.nn import functional as F
 
 import carp
-from carp import distributed
+from carp.compute import distributed
 from carp.model.carp import Embedded
 from carp.model.head import blocks_per_chunk
 from carp.model.loss import carp_loss
 from carp.model.shared_loss import sharded_loss, shared_loss
-from carp.training.run_log import read_metrics
+from carp.runs.run_log import read_metrics
 from tests.helpers import TINY, tiny_images, write_images
 from tests.processes.conftest import NO_BATCH_NORM, distance, losses
 from tests.processes.forked import in_processes
@@ -74,7 +74,7 @@ def loss_of_uneven_shares() -> None:
         embedded = Embedded(list(z[:, own]), list(w[:, own]), prototypes, teacher)
         terms = shared_loss(embedded, partition, images=images, entropy_weight=1.0)
         on_z, on_prototypes = torch.autograd.grad(terms.total, [z, prototypes])
-        distributed.add_up([on_z, on_prototypes])
+        distributed.all_reduce_sum([on_z, on_prototypes])
         for ours, theirs in zip([*terms, on_z, on_prototypes], [*whole, *expected], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-14)
         blocks = slice(*distributed.share(len(partition), distributed.rank()))
@@ -84,7 +84,7 @@ def loss_of_uneven_shares() -> None:
         local = torch.arange(len(held)).view(-1, N)
         terms = sharded_loss(embedded, local, images=images, entropy_weight=1.0)
         on_z, on_shard = torch.autograd.grad(terms.total, [z, shard])
-        distributed.add_up([on_z])
+        distributed.all_reduce_sum([on_z])
         for ours, theirs in zip([*terms, on_z, on_shard], [*whole, expected[0], expected[1][held]], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-14)
     assert len(chunks) > 3, "the shares would not have chosen different chunks"

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from carp.errors import DataError
-from carp.report.contact_sheet import Cell, draw_contact_sheet
+from carp.report.pages.contact_sheet import Cell, draw_contact_sheet
 
 
 def block(height: int, width: int, colour: tuple[int, int, int]) -> Cell:

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from carp.data.datasets import BY_NAME
 from carp.evaluation.result import Result
-from carp.report.columns import AVERAGE, Column, column_of, headings, headline_columns, in_order, name_of_data
-from carp.report.join import Row, Source, Table, Value, join, shown, with_averages
-from carp.report.paper import layouts
+from carp.images.sources.paper_datasets import BY_NAME
+from carp.report.tables.columns import AVERAGE, Column, column_of, headings, headline_columns, in_order, name_of_data
+from carp.report.tables.join import Row, Source, Table, Value, join, shown, with_averages
+from carp.report.tables.paper import layouts
 
 K20 = Column("knn", "cifar10", "top1_k20")
 

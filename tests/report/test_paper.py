@@ -3,9 +3,9 @@
 import pytest
 
 from carp.errors import ConfigError
-from carp.report.columns import AVERAGE, Column, in_order
-from carp.report.join import Table, Value
-from carp.report.paper import Layout, averaged_over, layout, layouts, published
+from carp.report.tables.columns import AVERAGE, Column, in_order
+from carp.report.tables.join import Table, Value
+from carp.report.tables.paper import Layout, averaged_over, layout, layouts, published
 
 
 def number(table: Layout, method: str, epochs: int | None, *column: str) -> Value:

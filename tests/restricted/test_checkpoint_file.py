@@ -22,11 +22,11 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
+from carp.encoders.foreign import read_foreign
 from carp.errors import CheckpointError
-from carp.features.foreign import read_foreign
 from carp.restricted.checkpoint_file import read_checkpoint
 from carp.restricted.objects import Dropped
-from tests.features.foreign.layouts import narrow
+from tests.encoders.foreign.layouts import narrow
 
 
 class Call:

@@ -15,13 +15,13 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from carp.encoders.exports import detectron2_file, torchvision_file
+from carp.encoders.foreign import read_foreign
+from carp.encoders.read_export import read_own
 from carp.errors import CarpError
-from carp.features.exported import read_own
-from carp.features.foreign import read_foreign
-from carp.features.portable import detectron2_file, torchvision_file
 from carp.restricted import read_plain_pickle
 from carp.restricted.budget import VALUES
-from tests.features.foreign.layouts import narrow
+from tests.encoders.foreign.layouts import narrow
 from tests.restricted.forked import MEBIBYTE, in_child
 
 LENGTHS = (b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f", b"\x00\x00\x00\x80", b"\xfe\xff\xff\xff", b"\x00\x00\x00\x00")
@@ -104,8 +104,8 @@ def outcome(kind: str, content: bytes, path: Path) -> str:
         else:
             path.write_bytes(content)
             if kind == "detectron2":
-                return "read" if detectron2_file.is_own(path) else "refused"
-            torchvision_file.is_own(path)
+                return "read" if detectron2_file.is_carp_file(path) else "refused"
+            torchvision_file.is_carp_file(path)
             if read_own(path) is None:
                 read_foreign(path)
     except CarpError as error:
@@ -171,7 +171,7 @@ def test_bombs_in_ground_truths(name: str) -> None:
 def test_nine_bytes_that_would_take_gigabytes(tmp_path: Path) -> None:
     """A place in the memory of the unpickler so far behind that all before it would be reserved."""
     (tmp_path / "a.pkl").write_bytes(b"\x80\x02Nr\xff\xff\xff\x3f.")
-    known, grown = in_child(lambda: detectron2_file.is_own(tmp_path / "a.pkl"), more=256 * MEBIBYTE)
+    known, grown = in_child(lambda: detectron2_file.is_carp_file(tmp_path / "a.pkl"), more=256 * MEBIBYTE)
     assert known is False
     assert grown < 32 * MEBIBYTE
 

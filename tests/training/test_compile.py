@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import carp
-from carp.recipe import read_yaml
+from carp.config.recipe import read_yaml
 from tests.helpers import final_tensors, steps_of
 from tests.training.test_golden import images, losses, run
 

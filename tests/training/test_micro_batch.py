@@ -5,10 +5,10 @@ import torch
 import yaml
 
 import carp
+from carp.compute.device import available_memory
 from carp.config import resolve
-from carp.device import available_memory
 from carp.training import micro_batch
-from carp.training.estimate import estimate
+from carp.training.planning.estimate import estimate
 from tests.helpers import TINY, tiny_images
 
 CPU = torch.device("cpu")

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from carp.compute.threads import OtherLoad
 from carp.config import Config, resolve
-from carp.data.source import ArraySource
-from carp.threads import OtherLoad
-from carp.training import best_choice, timing
-from carp.training.timing import Timing, in_words, time_steps
+from carp.images.source import ArraySource
+from carp.training.planning import best_choice, timing
+from carp.training.planning.timing import Timing, in_words, time_steps
 from tests.helpers import TINY, tiny_images
 
 CPU = torch.device("cpu")

@@ -7,15 +7,15 @@ from typing import Any, NoReturn, TextIO
 
 # Each adds its commands, in the order of the help
 # isort: off
-from carp.cli import training, looking, using, evaluating, checking  # noqa: F401
+from carp.cli import train as training  # noqa: F401
 
 # isort: on
 from carp.cli.app import app
 from carp.cli.interrupt import INTERRUPTED, CtrlC, interrupted_line
-from carp.cli.memory import is_out_of_memory
+from carp.cli.out_of_memory import is_out_of_memory
+from carp.compute.parent import follow_launcher
+from carp.console.printable import one_line
 from carp.errors import CarpError, CarpWarning, Interrupted
-from carp.parent import follow_launcher
-from carp.printable import one_line
 
 _OUT_OF_MEMORY = (
     "error: there is not enough memory. `carp train DATA --dry-run` shows what a run needs; for training lower "
@@ -105,6 +105,6 @@ def _first_to_tell(code: int) -> tuple[bool, int]:
     """Of the processes of torchrun only the first that fails speaks; all end with its exit code."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return True, code
-    from carp import distributed
+    from carp.compute import distributed
 
     return distributed.first_to_tell(code)

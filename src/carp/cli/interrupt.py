@@ -7,7 +7,7 @@ import can keep that thread busy for half a minute, so a second thread learns of
 - An import is in progress: the process ends at once. Nothing was begun, and an exception inside an import may be lost.
 - Other work: the main thread gets `KeyboardInterrupt`. If it has not ended within `_GRACE` seconds, the process ends
   anyway. That is as safe as being killed, which every command survives.
-- A training loop that saves its state first has its own handler (`training/stop_signal.py`): one line says so.
+- A training loop that saves its state first has its own handler (`runs/stop_signal.py`): one line says so.
 - A second Ctrl-C ends the process at once.
 """
 

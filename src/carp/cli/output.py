@@ -1,8 +1,8 @@
-"""Where the command line writes to standard output: names of files are printed harmlessly (`carp/printable.py`)."""
+"""Standard output of the command line. Names of files are printed harmlessly (`carp.console.printable`)."""
 
 import typer
 
-from carp.printable import printable
+from carp.console.printable import printable
 
 
 def say(line: str, *, err: bool = False) -> None:

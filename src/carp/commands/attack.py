@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from carp.data.attack import ATTACKS, MANIFEST, attacked, chosen_strength
-from carp.data.decode import Pixels, Stored, decode, format_of, read_file
-from carp.data.part import Part, at_random
-from carp.data.source import Openable, Source, open_source, read
 from carp.errors import ConfigError, DataError, UnreadableImageError, nearest
-from carp.files import is_unfinished, write_atomic
-from carp.outputs import check_output_file, check_output_folder
-from carp.regular_file import read_text
-from carp.report.contact_sheet import Cell, draw_contact_sheet
+from carp.files.atomic import is_unfinished, write_atomic
+from carp.files.outputs import check_output_file, check_output_folder
+from carp.files.regular import read_text
+from carp.images.decoding.decode import Pixels, Stored, decode, format_of, read_file
+from carp.images.inspect.attacks import ATTACKS, MANIFEST, attacked, chosen_strength
+from carp.images.source import Openable, Source, open_source, read
+from carp.images.subset import Subset, at_random
+from carp.report.pages.contact_sheet import Cell, draw_contact_sheet
 from carp.training.display import Display
 
 FORMAT = 1
@@ -149,7 +149,7 @@ def _guarded(folder: Path, write: Callable[[], object]) -> None:
 
 def _make(
     source: Source,
-    part: Part,
+    part: Subset,
     folder: Path,
     names: list[str],
     progress: Callable[[int, int], None],

@@ -7,14 +7,14 @@ from typing import Any
 
 from carp.commands.inputs import open_data
 from carp.commands.train import counted
-from carp.data.check import Range, Scan, scan
-from carp.data.decode import pixel_limit
-from carp.data.pace import measure_pace
-from carp.data.part import at_random
-from carp.data.source import Openable
 from carp.errors import ConfigError, DataError, StorageError
+from carp.images.decoding.decode import pixel_limit
+from carp.images.inspect.scan import Range, Scan, scan
+from carp.images.inspect.throughput import measure_throughput
+from carp.images.source import Openable
+from carp.images.subset import at_random
 from carp.training.display import Display
-from carp.training.timing import in_words
+from carp.training.planning.timing import in_words
 
 _LISTED = 10  # broken images, classes and groups of duplicates that are named on the screen
 
@@ -111,7 +111,7 @@ def check_data(
             source.name, len(source), config.global_size, found, None, {}, dict(getattr(source, "skipped", {}))
         )
         try:
-            pace = measure_pace(part, config)
+            pace = measure_throughput(part, config)
         except StorageError:
             raise
         except DataError:  # hardly anything can be read: that is told already

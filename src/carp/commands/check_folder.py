@@ -12,21 +12,21 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from carp.checkpoint import list_checkpoints
-from carp.checkpoint import load as load_checkpoint
-from carp.data.index import check_index_file
+from carp.encoders.exports import FORMATS
+from carp.encoders.layers import tensors_hash
+from carp.encoders.read_export import MARK
 from carp.errors import CheckpointError, DataError
 from carp.evaluation.result import read_result
-from carp.features.exported import MARK
-from carp.features.layers import tensors_hash
 from carp.features.part_file import is_part
-from carp.features.portable import FORMATS
 from carp.features.store import MANIFEST as STORE
 from carp.features.store import is_store, read_manifest, store_files
-from carp.features.vector_index import MANIFEST as INDEX
-from carp.features.vector_index import VECTORS, check_vectors, is_index, read_index_manifest
-from carp.run_folder import is_run, open_run
-from carp.training.run_log import read_metrics
+from carp.images.index import check_index_file
+from carp.runs.checkpoint import list_checkpoints
+from carp.runs.checkpoint import load as load_checkpoint
+from carp.runs.run_folder import is_run, open_run
+from carp.runs.run_log import read_metrics
+from carp.similarity.vector_index import MANIFEST as INDEX
+from carp.similarity.vector_index import VECTORS, check_vectors, is_index, read_index_manifest
 
 Verdict = Literal["ok", "readable", "unfinished", "damaged"]
 _SEARCHED = 2**16  # bytes
@@ -103,7 +103,9 @@ def _checks(path: Path) -> Iterator[_Found]:
         yield from _file(path)
     elif path in list_checkpoints(path.parent) or _is_checkpoint(path):
         yield _judged(path, lambda: load_checkpoint(path))
-    elif (path / "config.json").is_file() and any(form.is_own(path) for form in FORMATS if not form.suffix):
+    elif (path / "config.json").is_file() and any(
+        export_format.is_carp_file(path) for export_format in FORMATS if not export_format.suffix
+    ):
         yield from _timm_export(path)
     elif path.is_dir():
         own: set[str] = set()
@@ -198,17 +200,19 @@ def _file(path: Path) -> Iterator[_Found]:
     elif path.name == "plots.png":
         yield _judged(path, lambda: _check_picture(path))
     else:
-        form = next((f for f in FORMATS if f.suffix == path.suffix and f.suffix and f.is_own(path)), None)
-        if form is None:
+        export_format = next(
+            (f for f in FORMATS if f.suffix == path.suffix and f.suffix and f.is_carp_file(path)), None
+        )
+        if export_format is None:
             if _is_broken_export(path):
                 yield path, "damaged", "`carp export` wrote it, but it cannot be read. Export the encoder again"
             return
-        if form.name == "safetensors":
+        if export_format.name == "safetensors":
             yield _tensors(path, json.loads(_about_in(path)))
-        elif form.name == "torchvision":
+        elif export_format.name == "torchvision":
             yield _judged(path, lambda: _check_zip(path))
         else:
-            yield path, "readable", f"{form.name} files have no digest: export again if in doubt"
+            yield path, "readable", f"{export_format.name} files have no digest: export again if in doubt"
 
 
 def _timm_export(folder: Path) -> Iterator[_Found]:
@@ -234,7 +238,7 @@ def _about_in(path: Path) -> str:
 
 def _is_broken_export(path: Path) -> bool:
     """Whether a file that no reader takes for an export has CARP's words near its beginning or its end."""
-    if path.suffix not in {form.suffix for form in FORMATS if form.suffix}:
+    if path.suffix not in {export_format.suffix for export_format in FORMATS if export_format.suffix}:
         return False
     with path.open("rb") as file:
         head = file.read(_SEARCHED)

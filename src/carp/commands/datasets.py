@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.table import Table
 
-from carp.data.datasets import DATASETS, Dataset, Presence, Split
 from carp.errors import DataError
-from carp.report.screen import plain_text
+from carp.images.sources.paper_datasets import DATASETS, Dataset, Presence, Split
+from carp.report.tables.screen import plain_text
 
 
 def list_datasets(root: Path | None = None) -> str:
@@ -83,7 +83,9 @@ def _look_everywhere(root: Path | None) -> dict[str, Presence]:
         return {}
     if not root.is_dir():
         raise DataError(f"--root {root} is not a folder: give the folder that holds the data sets.")
-    from carp.data.named_sets import look  # imports torchvision: seconds, and the table alone does not need it
+    from carp.images.sources.named_sets import (
+        look,  # imports torchvision: seconds, and the table alone does not need it
+    )
 
     return {row.name: look(row, root) for row in DATASETS}
 

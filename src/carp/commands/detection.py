@@ -6,19 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from carp import distributed
 from carp.commands.labelled import home_of
 from carp.commands.result_files import write_result
-from carp.data.datasets import VOC0712_SIZES
-from carp.data.source import Openable
-from carp.device import choose_device
+from carp.compute import distributed
+from carp.compute.device import choose_device
+from carp.encoders.exports import open_exportable
 from carp.errors import ConfigError, DataError
-from carp.evaluation.detection import detection
-from carp.evaluation.detection_data import fingerprint, read_voc
+from carp.evaluation.detection.trials import detection
+from carp.evaluation.detection.voc import fingerprint, read_voc
 from carp.evaluation.protocols import check_settings
 from carp.evaluation.result import Result
-from carp.features.portable import open_portable
-from carp.run_folder import versions
+from carp.images.source import Openable
+from carp.images.sources.paper_datasets import VOC0712_SIZES
+from carp.runs.run_folder import versions
 from carp.training.display import Display
 
 STATE = "detection"  # sub-folder: what continues an interrupted evaluation
@@ -50,7 +50,7 @@ def evaluate_detection(
         out: Folder for the state and `results`; the run if None, or for weights a folder of their name, here.
         device: Where to train.
         quiet: Show no progress.
-        **settings: Those of `carp.evaluation.detection.detection`, such as `iterations=2000`.
+        **settings: Those of `carp.evaluation.detection.trials.detection`, such as `iterations=2000`.
     """
     if distributed.world_size() > 1:
         raise ConfigError("detection trains in one process: run it without torchrun.")
@@ -58,7 +58,7 @@ def evaluate_detection(
     train, test = (tuple(parts.split(",") if isinstance(parts, str) else parts) for parts in (train, test))
     if model is None:
         raise ConfigError("detection trains on images: give a run folder, or weights with --weights FILE.")
-    encoder, display = open_portable(model, branch), Display(quiet=quiet)
+    encoder, display = open_exportable(model, branch), Display(quiet=quiet)
     if not isinstance(data, str | Path) or not Path(data).is_dir():
         raise DataError(f"there is no folder {data}: give the one that has VOCdevkit.")
     images = [read_voc(Path(data).expanduser(), parts) for parts in (train, test)]

@@ -8,21 +8,21 @@ import torch
 
 from carp.commands.inputs import open_data
 from carp.commands.train import counted
+from carp.compute.device import choose_device
+from carp.compute.threads import available_cores, chosen_by_user
 from carp.config import SMALL_IMAGE, Config
-from carp.data.decode import pixel_limit
-from carp.data.image_size import advice
-from carp.data.loader import make_loader
-from carp.data.source import Openable, Source, open_source, single_labels
-from carp.device import choose_device
+from carp.config.recipe import to_yaml
 from carp.errors import CarpError
-from carp.recipe import to_yaml
-from carp.threads import available_cores, chosen_by_user
-from carp.training.best_choice import best_choice
+from carp.images.decoding.decode import pixel_limit
+from carp.images.inspect.image_size import advice
+from carp.images.loading.loader import make_loader
+from carp.images.source import Openable, Source, open_source, single_labels
 from carp.training.display import Display
-from carp.training.estimate import Estimate, estimate
-from carp.training.memory_check import memory_for_training, memory_problem
+from carp.training.planning.best_choice import best_choice
+from carp.training.planning.estimate import Estimate, estimate
+from carp.training.planning.memory_check import memory_for_training, memory_problem
+from carp.training.planning.timing import Timing, range_in_words, time_steps
 from carp.training.schedules import Schedules
-from carp.training.timing import Timing, range_in_words, time_steps
 
 
 def dry_run(

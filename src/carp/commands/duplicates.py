@@ -10,20 +10,20 @@ from numpy.typing import NDArray
 from carp.commands.labelled import FEATURES
 from carp.commands.pictures import StoredImages, places_of
 from carp.commands.stored import open_images, store_features
-from carp.data.decode import decode, has_camera_data, size_of
-from carp.data.identical import first_identical
-from carp.data.source import Openable, Source, open_source
+from carp.encoders.load import load
 from carp.errors import ConfigError, DataError, UnreadableImageError
-from carp.features.copies import Copies, find_copies
-from carp.features.encoder import load
 from carp.features.extract import Precision
-from carp.features.look_alike import Look, agreement, look_at
 from carp.features.store import Store, is_store, open_store
-from carp.files import write_atomic
-from carp.outputs import check_output_folder
-from carp.report.copies_page import CopiesFound, Group, Member, write_copies_page
-from carp.report.original import Evidence, original
-from carp.report.remove_list import check_remove_list, write_remove_list
+from carp.files.atomic import write_atomic
+from carp.files.outputs import check_output_folder
+from carp.images.decoding.decode import decode, has_camera_data, size_of
+from carp.images.inspect.identical import first_identical
+from carp.images.source import Openable, Source, open_source
+from carp.report.pages.copies_page import CopiesFound, Group, Member, write_copies_page
+from carp.report.pages.remove_list import check_remove_list, write_remove_list
+from carp.similarity.look_alike import Look, agreement, look_at
+from carp.similarity.near_copies import Copies, find_copies
+from carp.similarity.original import Evidence, original
 from carp.training.display import Display
 
 PAGE, LIST = "duplicates.html", "duplicates.json"

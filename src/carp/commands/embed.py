@@ -3,16 +3,16 @@
 from pathlib import Path
 from typing import Literal, get_args
 
-from carp import distributed
 from carp.commands.stored import open_images, store_features
-from carp.data.source import Openable
+from carp.compute import distributed
+from carp.encoders.layers import ENCODER
+from carp.encoders.load import load
 from carp.errors import ConfigError, nearest
-from carp.features.encoder import load
-from carp.features.export import require_pyarrow, write_csv, write_parquet
 from carp.features.extract import Precision
-from carp.features.layers import ENCODER
 from carp.features.store import Store
-from carp.outputs import check_output_folder
+from carp.features.tabular import require_pyarrow, write_csv, write_parquet
+from carp.files.outputs import check_output_folder
+from carp.images.source import Openable
 from carp.training.display import Display
 
 Form = Literal["npy", "parquet", "csv"]
@@ -30,7 +30,7 @@ def embed(
     resize: int | None = None,
     precision: Precision = "fp32",
     batch_size: int = 256,
-    form: Form = "npy",
+    format: Form = "npy",
     root: str | Path | None = None,
     download: bool = False,
     device: str = "auto",
@@ -49,21 +49,21 @@ def embed(
             where that is at most 64.
         precision: `bf16` is faster where the processor supports it.
         batch_size: Images at a time.
-        form: `parquet` and `csv` write one file more into the folder.
+        format: `parquet` and `csv` write one file more into the folder.
         root: Folder of torchvision's data sets.
         download: Let torchvision fetch what is missing.
         device: Where to run.
         quiet: Show no progress.
     """
-    if form not in FORMS:
-        raise ConfigError(f"there is no format '{form}'.{nearest(form, FORMS)} Formats: {', '.join(FORMS)}.")
+    if format not in FORMS:
+        raise ConfigError(f"there is no format '{format}'.{nearest(format, FORMS)} Formats: {', '.join(FORMS)}.")
     check_output_folder(out)
-    if form == "parquet":
+    if format == "parquet":
         require_pyarrow("--format parquet")  # before hours of encoding
     display = Display(quiet=quiet or distributed.rank() > 0)
     encoder = load(model, branch, layer=layer, size=size, resize=resize, device=device)
     source = open_images(data, model, display, root=root, download=download)
     store = store_features(encoder, source, Path(out), display, precision=precision, batch_size=batch_size)
-    if form != "npy" and distributed.rank() == 0:
-        (write_parquet if form == "parquet" else write_csv)(store)
+    if format != "npy" and distributed.rank() == 0:
+        (write_parquet if format == "parquet" else write_csv)(store)
     return store

@@ -6,25 +6,25 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
-from carp import distributed
 from carp.commands.evaluation_notes import notes_on, usual_neighbours
 from carp.commands.labelled import LINEAR, Inputs, Labelled, home_of
 from carp.commands.predictions import Predictions, check_predictions
 from carp.commands.protocols import ALL, OF_ALL, check_options, check_protocol, check_setting_names, find_protocol
 from carp.commands.result_files import write_result
-from carp.data.source import Openable
-from carp.device import choose_device
+from carp.compute import distributed
+from carp.compute.device import choose_device
+from carp.encoders.layers import ENCODER
+from carp.encoders.load import is_weights, load
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
 from carp.evaluation.knn import check_neighbours
-from carp.evaluation.linear_images import linear_on_images
+from carp.evaluation.linear.over_crops import linear_on_images
 from carp.evaluation.protocols import check_settings
 from carp.evaluation.result import Result
-from carp.features.encoder import is_weights, load
 from carp.features.extract import Precision
-from carp.features.layers import ENCODER
 from carp.features.store import Store
-from carp.outputs import check_output_folder
-from carp.run_folder import versions
+from carp.files.outputs import check_output_folder
+from carp.images.source import Openable
+from carp.runs.run_folder import versions
 from carp.training.display import Display
 
 

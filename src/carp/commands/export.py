@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from carp.encoders.exports import BY_NAME, open_exportable, write_verified
 from carp.errors import ConfigError, nearest
-from carp.features.portable import BY_NAME, open_portable, write_verified
-from carp.outputs import check_output_file, check_output_folder
+from carp.files.outputs import check_output_file, check_output_folder
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Exported:
     """What was written, and what to know about it."""
 
     path: Path
-    form: str
+    format: str
     difference: float
     """Of the features of what was written, read back, from the encoder's own; as a share of the largest feature."""
     about: dict[str, Any]
@@ -26,27 +26,27 @@ class Exported:
         """For a person."""
         mean, std = self.about["mean"], self.about["std"]
         return [
-            f"{self.form}: {self.path}   read back, features differ by {self.difference:.1e} of the largest",
+            f"{self.format}: {self.path}   read back, features differ by {self.difference:.1e} of the largest",
             f"images: {self.about['size']} px, mean {mean}, std {std}; features: {self.about['num_features']}",
             f"resize: {self.about['resize_rule']}",
             f"use: {self.use}",
         ]
 
 
-def export(model: str | Path, out: str | Path, *, form: str, branch: str = "teacher") -> Exported:
+def export(model: str | Path, out: str | Path, *, format: str, branch: str = "teacher") -> Exported:
     """Write the encoder of a run, or weights of another method, for another library.
 
     Args:
         model: A run folder, or weights: FILE or METHOD:FILE (`carp weights`).
         out: The file, or for timm the folder. Only what CARP exported before is replaced.
-        form: `torchvision`, `timm`, `safetensors`, `onnx` or `detectron2` (docs/export.md).
+        format: `torchvision`, `timm`, `safetensors`, `onnx` or `detectron2` (docs/export.md).
         branch: Which encoder of a run.
     """
-    if form not in BY_NAME:
-        raise ConfigError(f"there is no format '{form}'.{nearest(form, BY_NAME)} Formats: {', '.join(BY_NAME)}.")
-    row = BY_NAME[form]
+    if format not in BY_NAME:
+        raise ConfigError(f"there is no format '{format}'.{nearest(format, BY_NAME)} Formats: {', '.join(BY_NAME)}.")
+    row = BY_NAME[format]
     (check_output_file if row.suffix else check_output_folder)(out)
-    portable = open_portable(model, branch)
-    written = write_verified(portable, row, Path(out).expanduser())
-    use = row.use.format(path=written.path, network=portable.architecture)
-    return Exported(written.path, form, written.difference, portable.about(), use)
+    exportable = open_exportable(model, branch)
+    written = write_verified(exportable, row, Path(out).expanduser())
+    use = row.use.format(path=written.path, network=exportable.architecture)
+    return Exported(written.path, format, written.difference, exportable.about(), use)

@@ -4,13 +4,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from carp import distributed
-from carp.checkpoint import list_checkpoints
+from carp.compute import distributed
+from carp.compute.device import choose_device
 from carp.config import Config, check_keys, resolve
-from carp.data.source import Openable, Source, notes_on, open_source
-from carp.device import choose_device
-from carp.recipe import read_recipe
-from carp.run_folder import open_run
+from carp.config.recipe import read_recipe
+from carp.images.source import Openable, Source, notes_on, open_source
+from carp.runs.checkpoint import list_checkpoints
+from carp.runs.run_folder import open_run
 from carp.training.display import Display
 from carp.training.micro_batch import choose_micro_batch
 

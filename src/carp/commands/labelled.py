@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.commands.stored import open_images, store_features
-from carp.data.named_sets import counterpart
-from carp.data.source import Openable, Source, single_labels, unlabelled
+from carp.encoders.load import Encoder, is_weights, split_weights
 from carp.errors import ConfigError, DataError
 from carp.evaluation.inputs import Features, Labels
-from carp.evaluation.linear_choice import choose_held_out
-from carp.features.encoder import Encoder, is_weights, split_weights
+from carp.evaluation.linear.choice import choose_held_out
 from carp.features.extract import Precision
 from carp.features.store import Origin, Store, is_store, open_store, transform_differences
+from carp.images.source import Openable, Source, single_labels, unlabelled
+from carp.images.sources.named_sets import counterpart
 from carp.training.display import Display
 
 FEATURES, LINEAR = "features", "linear"  # sub-folders: stored features, the state of linear classifiers

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Sequence
 
-from carp import distributed
-from carp.parent import LAUNCHER
-from carp.threads import available_cores
+from carp.compute import distributed
+from carp.compute.parent import LAUNCHER
+from carp.compute.threads import available_cores
 
 
 def launch(words: Sequence[str], *, processes: int) -> int:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from PIL import Image
 
-from carp.data.decode import Stored, decode, read_file
-from carp.data.source import Openable, Source, open_source
 from carp.errors import CarpError, DataError, StorageError, UnreadableImageError
 from carp.features.store import Store
-from carp.report.thumbnails import thumbnail
+from carp.images.decoding.decode import Stored, decode, read_file
+from carp.images.source import Openable, Source, open_source
+from carp.report.pages.thumbnails import thumbnail
 
 
 class StoredImages:

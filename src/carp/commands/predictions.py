@@ -13,8 +13,8 @@ from carp.commands.protocols import ALL, PROTOCOLS
 from carp.errors import ConfigError, DataError
 from carp.evaluation.inputs import Labels
 from carp.evaluation.result import Result
-from carp.features.export import require_pyarrow
-from carp.files import replacing
+from carp.features.tabular import require_pyarrow
+from carp.files.atomic import replacing
 
 _SUFFIXES = (".csv", ".parquet")
 

@@ -43,12 +43,12 @@ class Protocol:
 PROTOCOLS = {
     "knn": Protocol(("carp.evaluation.knn:knn",)),
     "kmeans": Protocol(("carp.evaluation.kmeans:kmeans",)),
-    "linear": Protocol(("carp.evaluation.linear:linear_probe",)),
+    "linear": Protocol(("carp.evaluation.linear.probe:linear_probe",)),
     "few-shot": Protocol(("carp.evaluation.few_shot:few_shot",), several_labels=True),
     "retrieval": Protocol(("carp.commands.ranked:retrieve",), "images"),
     "copies": Protocol(("carp.commands.ranked:find_copies",), "images"),
     "detection": Protocol(
-        ("carp.evaluation.detection:detection", "carp.commands.detection:evaluate_detection"), "boxes"
+        ("carp.evaluation.detection.trials:detection", "carp.commands.detection:evaluate_detection"), "boxes"
     ),
 }
 OF_ALL = tuple(name for name, protocol in PROTOCOLS.items() if protocol.takes == "features")

@@ -13,23 +13,23 @@ from pathlib import Path
 import numpy as np
 
 from carp.commands.labelled import FEATURES, Inputs
-from carp.data.datasets import COPYDAYS_SIZES, RETRIEVAL_SIZES
-from carp.data.names import by_name, names_of
-from carp.data.part import Part
-from carp.data.source import Openable, Source, single_labels, unlabelled
+from carp.encoders.load import Encoder
 from carp.errors import ConfigError, DataError
-from carp.evaluation.copy_detection import DEPTH, SIDE, copy_detection, read_copies
-from carp.evaluation.ground_truth import SameClass, read_ground_truth, read_relevance
 from carp.evaluation.inputs import Features
-from carp.evaluation.ranking import Judged
+from carp.evaluation.ranked.copies import DEPTH, SIDE, copy_detection, read_copies
+from carp.evaluation.ranked.ground_truth import SameClass, read_ground_truth, read_relevance
+from carp.evaluation.ranked.ranking import Judged
+from carp.evaluation.ranked.retrieval import KS, Truth, retrieval
+from carp.evaluation.ranked.whitening import Whitening, fit_whitening
 from carp.evaluation.result import Result
-from carp.evaluation.retrieval import KS, Truth, retrieval
-from carp.evaluation.whitening import Whitening, fit_whitening
-from carp.features.encoder import Encoder
 from carp.features.extract import FeatureBatch
 from carp.features.filling import fill_store
 from carp.features.scales import ONE_SCALE, THREE_SCALES, Boxes, extract_scales
 from carp.features.store import Origin
+from carp.images.names import by_name, names_of
+from carp.images.source import Openable, Source, single_labels, unlabelled
+from carp.images.sources.paper_datasets import COPYDAYS_SIZES, RETRIEVAL_SIZES
+from carp.images.subset import Subset
 
 _AT_A_TIME = 64
 
@@ -160,14 +160,14 @@ def _features(
         "max_side": max_side,
         "square": square,
         "boxes": None if boxes is None else _digest(boxes),
-        "images": _digest(source.indices) if isinstance(source, Part) else "all",
+        "images": _digest(source.indices) if isinstance(source, Subset) else "all",
     }
     origin = replace(encoder.origin(source), transform=transform)
     size = _AT_A_TIME if boxes is None else len(source)  # boxes go with all images, so there is one batch
 
     def encode(rest: Source) -> Iterator[FeatureBatch]:
         for start in range(0, len(rest), size):
-            part = Part(rest, np.arange(start, min(start + size, len(rest))))
+            part = Subset(rest, np.arange(start, min(start + size, len(rest))))
             yield FeatureBatch(_encode(encoder, part, scales, max_side, square, boxes), list(range(len(part))), [])
 
     what = ", ".join(word for word in (encoder.branch, source.name) if word)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from carp.errors import DataError
 from carp.evaluation.result import Result
-from carp.report.columns import OWN, name_of_data
+from carp.report.tables.columns import OWN, name_of_data
 
 RESULTS = "results"
 

@@ -9,17 +9,17 @@ import numpy as np
 from PIL import Image
 
 from carp.commands.pictures import StoredImages, places_of
-from carp.data.centre_crop import TRANSFORM
-from carp.data.decode import decode, read_file
-from carp.data.source import Openable, is_collection, open_source
+from carp.encoders.load import Encoder, load, split_weights
 from carp.errors import CarpWarning, CheckpointError, ConfigError, DataError, UnreadableImageError
-from carp.features.encoder import Encoder, load, split_weights
 from carp.features.extract import Features, extract
 from carp.features.store import Store, is_store, open_store
-from carp.features.vector_index import VectorIndex, build_index, open_index, write_index
-from carp.outputs import check_output_file, check_output_folder
-from carp.report.found import Found, Match, check_sheet, write_sheet
-from carp.report.thumbnails import Picture, thumbnail
+from carp.files.outputs import check_output_file, check_output_folder
+from carp.images.decoding.decode import decode, read_file
+from carp.images.source import Openable, is_collection, open_source
+from carp.images.views.centre_crop import TRANSFORM
+from carp.report.pages.search_page import Found, Match, check_sheet, write_sheet
+from carp.report.pages.thumbnails import Picture, thumbnail
+from carp.similarity.vector_index import VectorIndex, build_index, open_index, write_index
 from carp.training.display import Display
 
 INDEX = "index"  # in the folder of the features, unless another is given

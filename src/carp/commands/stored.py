@@ -3,15 +3,15 @@
 import warnings
 from pathlib import Path
 
-from carp import distributed
 from carp.commands.inputs import INDEX, warn_of
-from carp.data.decode import pixel_limit
-from carp.data.source import Openable, Source, open_source
+from carp.compute import distributed
+from carp.encoders.load import Encoder
 from carp.errors import CarpWarning
-from carp.features.encoder import Encoder
 from carp.features.extract import Precision, left_out
 from carp.features.store import Store
-from carp.run_folder import is_run, open_run
+from carp.images.decoding.decode import pixel_limit
+from carp.images.source import Openable, Source, open_source
+from carp.runs.run_folder import is_run, open_run
 from carp.training.display import Display
 
 

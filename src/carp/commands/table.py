@@ -8,12 +8,12 @@ from typing import Literal, get_args
 
 from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.result import read_result
-from carp.files import is_unfinished, write_atomic
-from carp.report.columns import Column, headline_columns, in_order
-from carp.report.join import Cells, Row, Source, Table, join, with_averages
-from carp.report.paper import Layout, averaged_over, layout, layouts, published
-from carp.report.picture import draw_table
-from carp.report.render import to_csv, to_latex, to_markdown, to_screen
+from carp.files.atomic import is_unfinished, write_atomic
+from carp.report.tables.columns import Column, headline_columns, in_order
+from carp.report.tables.join import Cells, Row, Source, Table, join, with_averages
+from carp.report.tables.paper import Layout, averaged_over, layout, layouts, published
+from carp.report.tables.render import to_csv, to_latex, to_markdown, to_screen
+from carp.report.tables.table_image import draw_table
 
 Format = Literal["screen", "md", "csv", "latex", "png"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -65,31 +65,31 @@ def make_table(
     return Table(tuple(columns), (*theirs, *rows), cells, title), notes
 
 
-def write_table(table: Table, *, form: str | None = None, out: Path | None = None) -> None:
+def write_table(table: Table, *, format: str | None = None, out: Path | None = None) -> None:
     """Print a table, or write it to a file, whose suffix decides on the form where none is given."""
-    form = form or ("screen" if out is None else _form_of(out))
-    if form not in FORMATS:
-        raise ConfigError(f"there is no format '{form}'.{nearest(form, FORMATS)} Formats: {', '.join(FORMATS)}.")
+    format = format or ("screen" if out is None else _form_of(out))
+    if format not in FORMATS:
+        raise ConfigError(f"there is no format '{format}'.{nearest(format, FORMATS)} Formats: {', '.join(FORMATS)}.")
     if out is None:
-        if form == "png":
+        if format == "png":
             raise ConfigError("a PNG needs a file: add --out table.png.")
-        if form == "screen":
+        if format == "screen":
             to_screen(table)
         else:
-            sys.stdout.write(_text(table, form))
+            sys.stdout.write(_text(table, format))
         return
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        if form == "png":
+        if format == "png":
             draw_table(table, out)
         else:
-            write_atomic(out, _text(table, "md" if form == "screen" else form))
+            write_atomic(out, _text(table, "md" if format == "screen" else format))
     except OSError as error:
         raise DataError(f"cannot write {out}: {error.strerror or error}.") from None
 
 
-def _text(table: Table, form: str) -> str:
-    return {"md": to_markdown, "csv": to_csv, "latex": to_latex}[form](table)
+def _text(table: Table, format: str) -> str:
+    return {"md": to_markdown, "csv": to_csv, "latex": to_latex}[format](table)
 
 
 def _form_of(out: Path) -> Format:

@@ -8,29 +8,29 @@ from typing import Any
 
 import torch
 
-from carp import distributed
-from carp.checkpoint import list_checkpoints
 from carp.commands.inputs import INDEX, join_processes, open_data, open_more
+from carp.compute import distributed
+from carp.compute.device import choose_device
 from carp.config import FREE_KEYS, Config
-from carp.data.decode import pixel_limit
-from carp.data.image_size import advice
-from carp.data.loader import make_loader
-from carp.data.memory import hold_in_memory, is_held, is_readable
-from carp.data.order import check_batch_size
-from carp.data.quarantine import Misses, Quarantine
-from carp.data.source import Openable, Source, keep_index
-from carp.device import choose_device
 from carp.errors import ConfigError, DataError, MissingExtraError
 from carp.evaluation.validation import Validation
-from carp.outputs import check_output_folder
+from carp.files.outputs import check_output_folder
+from carp.images.decoding.decode import pixel_limit
+from carp.images.inspect.image_size import advice
+from carp.images.loading.in_memory import hold_in_memory, is_held, is_readable
+from carp.images.loading.loader import make_loader
+from carp.images.loading.order import check_batch_size
+from carp.images.loading.quarantine import Misses, Quarantine
+from carp.images.source import Openable, Source, keep_index
 from carp.report.plots import plot_run
-from carp.run_folder import Run, locked, open_run, prepare_run
+from carp.runs.checkpoint import list_checkpoints
+from carp.runs.run_folder import Run, locked, open_run, prepare_run
+from carp.runs.run_log import read_metrics
+from carp.runs.run_threads import NAME as THREADS
 from carp.training.display import Display
 from carp.training.loop import Training
-from carp.training.memory_check import check_memory
 from carp.training.micro_batch import check_division
-from carp.training.run_log import read_metrics
-from carp.training.run_threads import NAME as THREADS
+from carp.training.planning.memory_check import check_memory
 
 
 def train(

@@ -7,16 +7,16 @@ import numpy as np
 
 from carp.commands.inputs import open_data
 from carp.config import SMALL_IMAGE, Config
-from carp.data.batch_views import batch_views
-from carp.data.centre_crop import resize_and_crop
-from carp.data.decode import Stored, decode, pixel_limit, read_file
-from carp.data.image_formats import SUFFIXES
-from carp.data.photo_views import photo_views
-from carp.data.source import Openable, Source
-from carp.data.view_parameters import draw_views, view_kinds
 from carp.errors import ConfigError, UnreadableImageError
-from carp.outputs import check_output_file
-from carp.report.sheet import Row, draw_sheet
+from carp.files.outputs import check_output_file
+from carp.images.decoding.decode import Stored, decode, pixel_limit, read_file
+from carp.images.decoding.image_formats import SUFFIXES
+from carp.images.source import Openable, Source
+from carp.images.views.batch_views import batch_views
+from carp.images.views.centre_crop import resize_and_crop
+from carp.images.views.photo_views import photo_views
+from carp.images.views.view_parameters import draw_views, view_kinds
+from carp.report.pages.views_sheet import Row, draw_sheet
 from carp.training.display import Display
 
 

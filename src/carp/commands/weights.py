@@ -6,13 +6,13 @@ from typing import Any
 
 from rich.table import Table
 
-from carp.features.exported import OwnExport, build_own, read_own
-from carp.features.foreign import BY_NAME, METHODS, ForeignWeights, Method, read_foreign
-from carp.features.foreign.architecture import Traits
-from carp.report.columns import Column
-from carp.report.join import Row
-from carp.report.paper import published
-from carp.report.screen import plain_text
+from carp.encoders.foreign import BY_NAME, METHODS, ForeignWeights, Method, read_foreign
+from carp.encoders.foreign.architecture import Traits
+from carp.encoders.read_export import CarpExport, build_own, read_own
+from carp.report.tables.columns import Column
+from carp.report.tables.join import Row
+from carp.report.tables.paper import published
+from carp.report.tables.screen import plain_text
 
 _PUBLISHED = {
     "linear": Column("linear", "imagenet", "top1"),
@@ -60,7 +60,7 @@ def describe_formats() -> str:
 def recognise_file(file: str) -> str:
     """What a file is, as JSON."""
     found = _read(file)
-    if isinstance(found, OwnExport):
+    if isinstance(found, CarpExport):
         about = found.about.model_dump()
         return json.dumps({"path": str(found.path), "method": None, **about}, indent=1, ensure_ascii=False)
     known = {
@@ -82,7 +82,7 @@ def recognise_file(file: str) -> str:
 def describe_file(file: str) -> str:
     """What a file is, what will be loaded and what is left over, as text."""
     found = _read(file)
-    if isinstance(found, OwnExport):
+    if isinstance(found, CarpExport):
         return _describe_own(found)
     method = found.method
     lines = [
@@ -114,7 +114,7 @@ def _choice(found: ForeignWeights) -> str:
     )
 
 
-def _read(file: str) -> ForeignWeights | OwnExport:
+def _read(file: str) -> ForeignWeights | CarpExport:
     """`NAME:FILE`, or a file alone; a colon may belong to the path."""
     name, colon, path = file.partition(":")
     if colon and not Path(file).exists() and (name in BY_NAME or "/" not in name):
@@ -125,7 +125,7 @@ def _read(file: str) -> ForeignWeights | OwnExport:
     return read_foreign(file, own.method if own else None)
 
 
-def _describe_own(found: OwnExport) -> str:
+def _describe_own(found: CarpExport) -> str:
     """An encoder of a run; it is built, so that what is printed is known to load."""
     about, origin = found.about, found.about.origin
     encoder = build_own(found)

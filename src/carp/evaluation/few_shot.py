@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.data.random import Purpose, key
 from carp.errors import ConfigError, DataError
 from carp.evaluation.inputs import (
     Features,
@@ -26,9 +25,10 @@ from carp.evaluation.inputs import (
     silent,
     spans,
 )
-from carp.evaluation.linear_grid import LinearGrid, Member, Rows, fit, in_order, shuffled
+from carp.evaluation.linear.grid import LinearGrid, Member, Rows, fit, in_order, shuffled
 from carp.evaluation.metrics import average_precision, scikit_learn
 from carp.evaluation.result import Predicted, Result, mean_and_deviation
+from carp.random import Purpose, key
 
 Shots = int | Literal["full"]
 Shown = NDArray[np.bool_]  # which images show which class, [N, C]

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from carp import distributed
+from carp.compute import distributed
 from carp.errors import DataError
 from carp.evaluation.inputs import Features, Labels, Progress, check_classes, check_pair, silent, tensor
 from carp.evaluation.metrics import mean_per_class
@@ -287,7 +287,7 @@ def _places(votes: _Votes, truth: Labels) -> dict[int, NDArray[np.int32]]:
     places_qk = torch.empty(len(truth_q), len(votes.ks), dtype=torch.int32)
     for rows, column, scores_qC in votes.counted():
         places_qk[rows, column] = _place(scores_qC, truth_q[rows]).int()
-    return dict(zip(votes.ks, distributed.join_rows(places_qk).T.numpy(), strict=True))
+    return dict(zip(votes.ks, distributed.all_gather_rows(places_qk).T.numpy(), strict=True))
 
 
 def _predicted(votes: _Votes) -> dict[str, Predicted]:
@@ -298,7 +298,7 @@ def _predicted(votes: _Votes) -> dict[str, Predicted]:
         best = scores_qC.numpy().argmax(axis=1)  # of equal classes the first
         classes_qk[rows, column] = torch.from_numpy(best)
         shares_qk[rows, column] = scores_qC.amax(dim=1) / scores_qC.sum(dim=1)
-    both = (distributed.join_rows(part).T.numpy() for part in (classes_qk, shares_qk))
+    both = (distributed.all_gather_rows(part).T.numpy() for part in (classes_qk, shares_qk))
     return {f"@{k}": Predicted(*found) for k, *found in zip(votes.ks, *both, strict=True)}
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import DataError
-from carp.files import write_atomic
-from carp.regular_file import read_text
+from carp.files.atomic import write_atomic
+from carp.files.regular import read_text
 
 SCHEMA = 1
 _WRITTEN_BY = "Give files that `carp eval` wrote (results/*.json)"

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from carp import distributed
+from carp.compute import distributed
 from carp.config import Config
-from carp.data.part import Part, at_random
-from carp.data.quarantine import Unreadable, nothing_to_read
-from carp.data.source import Source, read, single_labels
 from carp.errors import DataError, UnreadableImageError
 from carp.evaluation.knn import knn_accuracy, knn_leave_one_out
 from carp.features.extract import RAW_PIXELS_SIDE, extract
+from carp.images.loading.quarantine import Unreadable, nothing_to_read
+from carp.images.source import Source, read, single_labels
+from carp.images.subset import Subset, at_random
 from carp.model.carp import Carp
 
 _LARGEST_BANK = 10_000
@@ -74,7 +74,7 @@ class Validation:
         first, last = distributed.share(len(source), distributed.rank())
         if len(source) < _ENOUGH_TO_SHARE:
             first, last = 0, len(source)
-        part, shared = Part(source, np.arange(first, last)), last - first < len(source)
+        part, shared = Subset(source, np.arange(first, last)), last - first < len(source)
         found = extract(encoder, part, size=size, device=self._device, may_be_empty=shared)
         if source is self._queries and (note := found.note()) and note not in self._warned:  # training reports its own
             self._warned.add(note)
@@ -82,8 +82,8 @@ class Validation:
         assert source.labels is not None
         features, indices = torch.from_numpy(found.features), torch.from_numpy(first + np.asarray(found.indices))
         if shared:  # a share without a single image that can be read does not know the length of a feature
-            features = features.view(len(features), distributed.largest([features.shape[1]])[0])
-            features, indices = distributed.join_rows(features), distributed.join_rows(indices)
+            features = features.view(len(features), distributed.all_reduce_max([features.shape[1]])[0])
+            features, indices = distributed.all_gather_rows(features), distributed.all_gather_rows(indices)
         if not len(features):
             raise DataError(f"none of the {len(source):,} images of {source.name} can be read any more.")
         return features.numpy(), source.labels[indices.numpy()]

@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from carp.compute.threads import TunedThreads
 from carp.config import SMALL_IMAGE
-from carp.data.centre_crop import resize_and_crop
-from carp.data.decode import Pixels
-from carp.data.loader import normalise, one_ahead
-from carp.data.memory import HeldSource
-from carp.data.quarantine import Unreadable, nothing_to_read
-from carp.data.source import ArraySource, Source, read
 from carp.errors import UnreadableImageError
-from carp.threads import TunedThreads
+from carp.images.decoding.decode import Pixels
+from carp.images.loading.in_memory import HeldSource
+from carp.images.loading.loader import normalise, one_ahead
+from carp.images.loading.quarantine import Unreadable, nothing_to_read
+from carp.images.source import ArraySource, Source, read
+from carp.images.views.centre_crop import resize_and_crop
 
 Features = NDArray[np.float32]
 Precision = Literal["fp32", "bf16"]

@@ -12,10 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from carp import distributed
-from carp.data.part import Part
-from carp.data.quarantine import nothing_to_read
-from carp.data.source import Source
+from carp.compute import distributed
 from carp.errors import DataError
 from carp.features.extract import FeatureBatch, Progress
 from carp.features.part_file import PartFile, is_part, join_parts
@@ -30,7 +27,10 @@ from carp.features.store import (
     transform_differences,
     write_manifest,
 )
-from carp.files import remove, replacing
+from carp.files.atomic import remove, replacing
+from carp.images.loading.quarantine import nothing_to_read
+from carp.images.source import Source
+from carp.images.subset import Subset
 
 Encode = Callable[[Source], Iterator[FeatureBatch]]
 
@@ -82,7 +82,7 @@ def _extract(folder: Path, origin: Origin, source: Source, encode: Encode, batch
         first = part.done  # of what is left to do
         if first < part.stop:
             whole = (first, part.stop) == (0, len(source))
-            for batch in encode(source if whole else Part(source, np.arange(first, part.stop))):
+            for batch in encode(source if whole else Subset(source, np.arange(first, part.stop))):
                 part.append(batch, first)
                 progress(part.done - part.start, part.stop - part.start)
         part.note()

@@ -21,10 +21,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from carp.data.quarantine import Unreadable
 from carp.errors import DataError
 from carp.features.extract import FeatureBatch
-from carp.files import is_unfinished, write_atomic
+from carp.files.atomic import is_unfinished, write_atomic
+from carp.images.loading.quarantine import Unreadable
 
 _SECONDS_BETWEEN_NOTES = 5.0
 _HEAD = 128  # bytes that NumPy takes for the header of an array of two dimensions, whatever their size

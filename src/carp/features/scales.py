@@ -15,11 +15,11 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from carp.data.decode import Pixels
-from carp.data.loader import normalise
-from carp.data.source import Source, read
 from carp.errors import ConfigError, DataError, ModelError
 from carp.features.extract import Features, Progress
+from carp.images.decoding.decode import Pixels
+from carp.images.loading.loader import normalise
+from carp.images.source import Source, read
 
 ONE_SCALE = (1.0,)
 THREE_SCALES = (1.0, 1 / math.sqrt(2), 0.5)  # DINO's multi-scale

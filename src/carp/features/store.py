@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.data.quarantine import Unreadable
 from carp.errors import DataError
 from carp.features.extract import Features
-from carp.files import damage_of, digests_of, sha256_of_json, write_atomic
+from carp.files.atomic import damage_of, digests_of, sha256_of_json, write_atomic
+from carp.images.loading.quarantine import Unreadable
 
 SCHEMA = 1
 MANIFEST, FEATURES, LABELS, PLACES = "store.json", "features.npy", "labels.npy", "places.jsonl"

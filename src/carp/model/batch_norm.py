@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from carp import distributed
+from carp.compute import distributed
 
 
 def synchronise(module: nn.Module, device: torch.device) -> nn.Module:
@@ -63,7 +63,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, float]:
     variance_C = torch.where(scale_C == 0, 0.0, scale_C.pow(-2))  # torch gives the scale 0 to values that are all equal
     parcel = mean_C.new_zeros(distributed.world_size(), 2 * len(mean_C) + 1)  # sums with zeros are exact
     parcel[distributed.rank()] = torch.cat([mean_C, variance_C, mean_C.new_tensor([x.numel() / x.shape[1]])])
-    distributed.add_up([parcel])
+    distributed.all_reduce_sum([parcel])
     mean_WC, variance_WC, count_W1 = torch.split(parcel, [len(mean_C), len(mean_C), 1], dim=1)
     share_W1 = count_W1 / count_W1.sum()
     mean_C = (share_W1 * mean_WC).sum(dim=0)
@@ -99,7 +99,7 @@ class _Normalise(torch.autograd.Function):
             gradient, x, None, None, None, mean_C, scale_C, True, ctx.eps, [False, True, True]
         )
         means_2C = torch.stack([sum_C, product_C])
-        distributed.add_up([means_2C])
+        distributed.all_reduce_sum([means_2C])
         mean_gradient_C, mean_product_C = means_2C / ctx.count
         # (gradient − mean_gradient − normalised x · mean_product) · scale · weight, as a sum of multiples
         on_gradient_C = scale_C if weight_C is None else scale_C * weight_C

@@ -1,8 +1,8 @@
-"""The prototype head in one walk over the partition: loss and gradients, a few blocks at a time.
+"""The prototype head in one pass over the partition: loss and gradients, a few blocks at a time.
 
-Nothing of size images × prototypes is ever held. For a chunk of blocks the walk forms logits, assignments, both loss
+Nothing of size images × prototypes is ever held. For a chunk of blocks the pass forms logits, assignments, both loss
 terms and both gradients, then forgets them: the uniformity gradient of a block needs the mean assignment of that block
-only, so a block is finished when it is left, and the backward pass only scales what the walk brought back.
+only, so a block is finished when it is left, and the backward pass only scales what the pass brought back.
 
 With s, t the assignments of a student and a teacher view and d = ⟨s, t⟩, the gradient of −log d on the student's
 logits is s − r with r = s·t/d; that of log N − H(p̄) is, up to its weight, s·(g − ⟨s, g⟩) with g = log p̄. Both share
@@ -26,12 +26,12 @@ _CHUNK_ELEMENTS = {"cpu": 2**21, "other": 2**25}
 _UNDERFLOW = {torch.float32: 1e-30, torch.float64: 1e-290}  # below this, ⟨s, t⟩ may have lost digits
 
 
-class Whole(NamedTuple):
-    """What the walk is a part of, where several processes share a batch: means are taken over the whole."""
+class GlobalBatch(NamedTuple):
+    """What the pass is a part of, where several processes share a batch: means are taken over the whole."""
 
     images: int
     blocks: int
-    add_up: Callable[[Tensor], None]
+    all_reduce_sum: Callable[[Tensor], None]
     """Turns the sums of assignments over own images into those over all images, in place."""
 
 
@@ -44,7 +44,7 @@ def fused_loss(
     *,
     entropy_weight: float,
     chunk: int | None = None,
-    whole: Whole | None = None,
+    whole: GlobalBatch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return total, consistency and kl_to_uniform; a gradient flows from total to z and to the prototypes.
 
@@ -80,30 +80,30 @@ class _FusedLoss(torch.autograd.Function):
         partition_PN: Tensor,
         entropy_weight: float,
         chunk: int | None,
-        whole: Whole | None,
+        whole: GlobalBatch | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         tensors = z_VBD, prototypes_KD, w_GBD, teacher_KD, partition_PN
         ctx.save_for_backward(*tensors)
         ctx.settings = entropy_weight, chunk, whole, *ctx.needs_input_grad[:2]
-        walk = _Walk(*tensors, *ctx.settings)
-        ctx.gradients = walk.grad_z, walk.grad_prototypes
-        consistency, kl = walk.terms()
+        block_pass = _BlockPass(*tensors, *ctx.settings)
+        ctx.gradients = block_pass.grad_z, block_pass.grad_prototypes
+        consistency, kl = block_pass.terms()
         ctx.mark_non_differentiable(consistency, kl)
         return consistency + entropy_weight * kl, consistency, kl
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         # The gradients are handed over, not copied: they are as large as the prototypes. Only who goes through one
-        # graph twice (retain_graph) pays for a second walk.
+        # graph twice (retain_graph) pays for a second pass.
         if ctx.gradients is None:
-            walk = _Walk(*ctx.saved_tensors, *ctx.settings)
-            ctx.gradients = walk.grad_z, walk.grad_prototypes
+            block_pass = _BlockPass(*ctx.saved_tensors, *ctx.settings)
+            ctx.gradients = block_pass.grad_z, block_pass.grad_prototypes
         gradients, ctx.gradients = ctx.gradients, None
         return (*(None if g is None else g.mul_(grad_total) for g in gradients), None, None, None, None, None, None)
 
 
 class _Buffers:
-    """Memory that is allocated once a walk; the first use of a name must be the largest."""
+    """Memory that is allocated once per pass; the first use of a name must be the largest."""
 
     def __init__(self, like: Tensor) -> None:
         self._like, self._flat = like, dict[str, Tensor]()
@@ -115,7 +115,7 @@ class _Buffers:
         return self._flat[name][:size].view(shape)
 
 
-class _Walk:
+class _BlockPass:
     """Collects loss terms and gradients chunk by chunk."""
 
     def __init__(
@@ -127,13 +127,13 @@ class _Walk:
         partition_PN: Tensor,
         entropy_weight: float,
         chunk: int | None,
-        whole: Whole | None,
+        whole: GlobalBatch | None,
         wants_z: bool,
         wants_prototypes: bool,
     ) -> None:
         (V, B, _), (P, N), G = z_VBD.shape, partition_PN.shape, len(w_GBD)
         self.B, self.N, self.outcomes = B, N, max(2, N)
-        self.whole = whole or Whole(B, P, lambda _: None)
+        self.whole = whole or GlobalBatch(B, P, lambda _: None)
         images, blocks, _ = self.whole
         self.z, self.w = z_VBD.flatten(0, 1), w_GBD.flatten(0, 1)
         self.prototypes_KD, self.teacher_KD = prototypes_KD, teacher_KD
@@ -156,12 +156,12 @@ class _Walk:
         return -self.pair_weight * self.log_agreement, self.kl_of_blocks / self.whole.blocks
 
     def _visit(self, indices: Tensor) -> None:
-        """Walk over the blocks whose prototypes are `indices`."""
+        """Process the blocks whose prototypes are `indices`."""
         own_cD = self._gather("own", self.prototypes_KD, indices)
         their_cD = self._gather("their", self.teacher_KD, indices)
         s_VBpN, t_GBpN = self._assign("s", self.z, own_cD), self._assign("t", self.w, their_cD)
         mean_pN = s_VBpN.sum(dim=(0, 1)) + t_GBpN.sum(dim=(0, 1))
-        self.whole.add_up(mean_pN)
+        self.whole.all_reduce_sum(mean_pN)
         mean_pN.div_(self.num_assignments)
         g_pN = mean_pN.clamp_min(torch.finfo(mean_pN.dtype).tiny).log_()
         self.kl_of_blocks += (mean_pN * (g_pN + math.log(self.outcomes))).sum()

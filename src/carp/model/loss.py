@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from carp.errors import ModelError
-from carp.model.head import Whole, fused_loss
+from carp.model.head import GlobalBatch, fused_loss
 
 Embeddings = Tensor | Sequence[Tensor]
 
@@ -36,7 +36,7 @@ def carp_loss(
     *,
     entropy_weight: float = 1.0,
     chunk: int | None = None,
-    whole: Whole | None = None,
+    whole: GlobalBatch | None = None,
 ) -> LossTerms:
     """Loss of student embeddings against teacher embeddings over one partition, at the cost of its products.
 

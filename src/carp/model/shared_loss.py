@@ -13,9 +13,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from carp import distributed
+from carp.compute import distributed
 from carp.model.carp import Embedded
-from carp.model.head import Whole, blocks_per_chunk
+from carp.model.head import GlobalBatch, blocks_per_chunk
 from carp.model.loss import LossTerms, carp_loss
 
 
@@ -23,11 +23,11 @@ def shared_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entrop
     """Loss of `images` images of which this process has embedded its own; for one process it is `carp_loss`."""
     if distributed.world_size() == 1:
         return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
-    whole = Whole(images, len(partition_PN), lambda sums: distributed.add_up([sums]))
+    whole = GlobalBatch(images, len(partition_PN), lambda sums: distributed.all_reduce_sum([sums]))
     chunk = _common_chunk(embedded, partition_PN, images)
     own = carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, chunk=chunk, whole=whole)
     consistency = own.consistency.clone()
-    distributed.add_up([consistency])
+    distributed.all_reduce_sum([consistency])
     return LossTerms(own.total + (consistency - own.consistency), consistency, own.kl_to_uniform)
 
 
@@ -50,8 +50,8 @@ def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entro
     if distributed.world_size() == 1:
         return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
     z_BVD = cast(Tensor, _JoinImages.apply(torch.stack(embedded.z, dim=1)))
-    w_BGD = distributed.join_rows(torch.stack(embedded.w, dim=1))
-    whole = Whole(images, len(partition_PN) * distributed.world_size(), lambda _: None)
+    w_BGD = distributed.all_gather_rows(torch.stack(embedded.w, dim=1))
+    whole = GlobalBatch(images, len(partition_PN) * distributed.world_size(), lambda _: None)
     own = carp_loss(
         z_BVD.transpose(0, 1),
         w_BGD.transpose(0, 1),
@@ -62,7 +62,7 @@ def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entro
         whole=whole,
     )
     all_terms = torch.stack(own).detach().clone()
-    distributed.add_up([all_terms])
+    distributed.all_reduce_sum([all_terms])
     total, consistency, kl = all_terms
     return LossTerms(own.total + (total - own.total.detach()), consistency, kl)
 
@@ -73,8 +73,8 @@ class _JoinImages(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
         ctx.own = len(rows)
-        return distributed.join_rows(rows)
+        return distributed.all_gather_rows(rows)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return distributed.add_up_own_rows(gradient.contiguous(), ctx.own)
+        return distributed.reduce_scatter_rows(gradient.contiguous(), ctx.own)

@@ -7,7 +7,7 @@ from typing import Any
 
 from carp.config import Config
 from carp.errors import MissingExtraError
-from carp.files import replacing
+from carp.files.atomic import replacing
 
 _STUDENT, _TEACHER, _GREY = "#1f77b4", "#ff7f0e", "#555555"
 _GOOD, _WARNING, _BAD = "#2a7a2a", "#a86400", "#b02020"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from mmap import ACCESS_COPY, mmap
 from pathlib import Path
 
-from carp.regular_file import check_regular, open_regular
+from carp.files.regular import check_regular, open_regular
 from carp.restricted.budget import Damaged, Refused
 
 _LARGEST_DIRECTORY = 2**24  # bytes: more than 100,000 members

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from carp.errors import CheckpointError
-from carp.regular_file import check_regular, open_regular
+from carp.files.regular import check_regular, open_regular
 from carp.restricted.archive import Archive, map_file
 from carp.restricted.budget import Budget, Damaged, Refused
 from carp.restricted.machine import Buffer, Machine

@@ -12,8 +12,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from carp.console import SafeConsole
-from carp.printable import printable
+from carp.console.printable import printable
+from carp.console.safe_console import SafeConsole
 from carp.training.health import Diagnosis, Verdict
 from carp.training.step import StepResult
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from carp.device import has_float64
+from carp.compute.device import has_float64
 
 _DUPLICATE_COSINE = 0.99
 _DUPLICATE_SAMPLE = 256

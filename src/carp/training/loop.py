@@ -11,27 +11,27 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from carp import checkpoint as checkpoints
-from carp import distributed
-from carp.checkpoint import Checkpoint
+from carp.compute import distributed
+from carp.compute.threads import is_tunable
 from carp.config import Config, decisive
-from carp.data.loader import Batch, Loader
-from carp.data.random import Purpose, seed_of
 from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, NonFiniteError, ProcessError
-from carp.files import write_atomic
+from carp.files.atomic import write_atomic
+from carp.images.loading.loader import Batch, Loader
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Carp
-from carp.threads import is_tunable
+from carp.random import Purpose, seed_of
+from carp.runs import checkpoint as checkpoints
+from carp.runs.checkpoint import Checkpoint
+from carp.runs.run_log import RunLog, SilentLog
+from carp.runs.run_threads import RunThreads
+from carp.runs.stop_signal import StopSignal
 from carp.training.course import Course
 from carp.training.display import Display
 from carp.training.health import Diagnosis, Health, Verdict
 from carp.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
-from carp.training.run_log import RunLog, SilentLog
-from carp.training.run_threads import RunThreads
 from carp.training.schedules import Schedules
 from carp.training.shards import all_rows, own_rows, own_shards
 from carp.training.step import Stepper, StepResult
-from carp.training.stop_signal import StopSignal
 
 
 class Validate(Protocol):
@@ -138,7 +138,9 @@ class Training:
 
     def _agree(self, stopped_by: int, due: bool) -> tuple[int, bool]:
         """A signal to one process stops all, at the same step; all save at once; and all must be in step."""
-        stopped_by, now, mark, opposite = distributed.largest([stopped_by, due, self.stepper.mark, -self.stepper.mark])
+        stopped_by, now, mark, opposite = distributed.all_reduce_max(
+            [stopped_by, due, self.stepper.mark, -self.stepper.mark]
+        )
         if mark != -opposite:
             raise ProcessError(
                 f"the processes of the run are not in step: at step {self.step} they used different partitions. Check "
@@ -272,7 +274,7 @@ class Training:
         if self.config.on_collapse != "stop":
             return
         # Other hardware may round to another verdict
-        (in_a_row,) = distributed.largest([self.course.collapsed_in_a_row])
+        (in_a_row,) = distributed.all_reduce_max([self.course.collapsed_in_a_row])
         if in_a_row >= _PATIENCE:
             self.save()
             raise CollapseError(f"stopped at step {self.step}, {self.diagnosis} (on_collapse: stop)")

@@ -2,13 +2,13 @@
 
 import torch
 
-from carp import distributed
+from carp.compute import distributed
 from carp.config import Config
-from carp.data.loader import Batch
 from carp.errors import ConfigError
+from carp.images.loading.loader import Batch
 from carp.training.accumulate import MicroBatch
-from carp.training.estimate import estimate
-from carp.training.memory_check import ROOM, memory_for_training
+from carp.training.planning.estimate import estimate
+from carp.training.planning.memory_check import ROOM, memory_for_training
 
 
 def choose_micro_batch(config: Config, device: torch.device) -> int | None:
@@ -23,7 +23,7 @@ def choose_micro_batch(config: Config, device: torch.device) -> int | None:
     for size in sizes:
         if estimate(config.model_copy(update={"micro_batch": size})).total_bytes <= limit:
             break
-    smallest = -distributed.largest([-size])[0]
+    smallest = -distributed.all_reduce_max([-size])[0]
     return None if smallest == batch else smallest
 
 

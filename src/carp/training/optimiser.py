@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from carp import distributed
+from carp.compute import distributed
 from carp.config import Config
 from carp.model.assigner import Assigner
 
@@ -57,7 +57,7 @@ class LARS(Optimizer):
             u_norms = torch.stack(torch._foreach_norm(updates))
             if group["sharded"]:  # each process has a part of the tensor
                 squares = torch.stack([p_norms, u_norms]).square_()
-                distributed.add_up([squares])
+                distributed.all_reduce_sum([squares])
                 p_norms, u_norms = squares.sqrt_()
             moving = (p_norms > 0) & (u_norms > 0)
             ratios = torch.where(moving, group["trust"] * p_norms / u_norms, 1.0)

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from carp import distributed
+from carp.compute import distributed
 from carp.config import Config
-from carp.data.random import Purpose, seed_of
 from carp.model.carp import Carp
 from carp.model.partition import random_partition
+from carp.random import Purpose, seed_of
 from carp.training.health import Health
 
 _PROTOTYPES = "assigner.directions_KD"
@@ -114,6 +114,6 @@ def _has_rows(name: str, tensor: Tensor) -> bool:
 def mean_over_shards(health: Health) -> Health:
     """What was measured on own prototypes, as a mean over all; twins are looked for among own prototypes only."""
     shares = torch.tensor([health.prototypes_used, health.duplicate_prototypes], dtype=torch.float64)
-    distributed.add_up([shares])
+    distributed.all_reduce_sum([shares])
     used, duplicate = cast(list[float], (shares / distributed.world_size()).tolist())
     return replace(health, prototypes_used=used, duplicate_prototypes=duplicate)

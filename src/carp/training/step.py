@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from carp import distributed
+from carp.compute import distributed
 from carp.config import Config
-from carp.data.loader import Batch, normalise
-from carp.data.random import Purpose, seed_of
+from carp.images.loading.loader import Batch, normalise
 from carp.model.carp import Carp, Embedded
 from carp.model.loss import LossTerms
 from carp.model.partition import fixed_partition, random_partition
 from carp.model.shared_loss import sharded_loss, shared_loss
+from carp.random import Purpose, seed_of
 from carp.training.accumulate import accumulate_exact, accumulate_fast
 from carp.training.health import Health, measure
 from carp.training.micro_batch import divide
@@ -88,7 +88,7 @@ class Stepper:
         finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         health = None
         if finite and with_health:
-            z_BVD = distributed.join_rows(seen.z_VBD[:2].transpose(0, 1))
+            z_BVD = distributed.all_gather_rows(seen.z_VBD[:2].transpose(0, 1))
             found = measure(consistency, kl, z_BVD.transpose(0, 1), seen.prototypes_KD, partition_PN)
             health = mean_over_shards(found) if self.sharded else found
         if finite:
@@ -123,10 +123,10 @@ class Stepper:
         own_statistics = list[Tensor]() if self.config.sync_batch_norm else self.statistics
         if distributed.world_size() > 1 and own_statistics:
             torch._foreach_div_(own_statistics, distributed.world_size())
-        distributed.add_up([*gradients, *own_statistics])
+        distributed.all_reduce_sum([*gradients, *own_statistics])
         norm = torch.nn.utils.get_total_norm(gradients)
         if of_shard is None:
             return norm
         squares = of_shard.square().sum()
-        distributed.add_up([squares])
+        distributed.all_reduce_sum([squares])
         return (norm.square() + squares).sqrt()

@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 from PIL import Image, features
 
-from carp.data.folder import SUFFIXES
+from carp.images.sources.folder import SUFFIXES
 from tests.fuzz.case import BUDGET, IN, OUT, Case, Outcome, Target
 from tests.fuzz.mutate import mutate
 from tests.fuzz.valid import Valid

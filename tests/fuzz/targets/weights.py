@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from carp.features.foreign.cifar_resnet import CifarResNet
+from carp.encoders.foreign.cifar_resnet import CifarResNet
 from tests.fuzz import hostile
 from tests.fuzz.case import IN, OUT, Case, Target
 from tests.fuzz.mutate import mutate, mutate_text, to_bytes

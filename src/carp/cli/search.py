@@ -1,0 +1,171 @@
+"""Put an encoder to use: `carp embed`, `index`, `search`, `duplicates`, `export`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from carp.cli import completion, options
+from carp.cli.app import app
+from carp.cli.output import say
+
+
+@app.command("embed")
+def _embed(
+    model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    data: Annotated[str, typer.Option(help="Images of any kind (docs/data.md), labelled or not.")],
+    out: Annotated[Path, typer.Option(help="Folder for the features; the same command again continues there.")],
+    branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+    layer: options.Layer = "encoder",
+    size: options.Size = None,
+    resize: options.Resize = None,
+    precision: options.Precision = "fp32",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
+    format: Annotated[
+        str, typer.Option("--format", help="npy; parquet and csv write one file more into the folder.")
+    ] = "npy",
+    root: options.Root = None,
+    download: options.Download = False,
+    device: options.Device = "auto",
+) -> None:
+    """Turn images into features and keep them: vectors, labels, paths, and what made them."""
+    options.check_model(model)
+    options.check_data(data)
+    from carp.commands.embed import embed
+
+    store = embed(
+        model,
+        data,
+        out,
+        branch=branch,
+        layer=layer,
+        size=size,
+        resize=resize,
+        precision=precision,  # type: ignore[arg-type]  # checked there
+        batch_size=batch_size,
+        format=format,  # type: ignore[arg-type]
+        root=root,
+        download=download,
+        device=device,
+        quiet=False,
+    )
+    if options.is_first_process():
+        say(f"features: {out}   {len(store.features):,} images × {store.features.shape[1]}")
+
+
+@app.command("index")
+def _index(
+    features: Annotated[Path, typer.Argument(help="Folder of `carp embed`.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the index. Default: index in that of the features.")
+    ] = None,
+    kind: Annotated[str, typer.Option(help="exact, ivf or hnsw; auto chooses by the number of images.")] = "auto",
+) -> None:
+    """Make an index of stored features, for `carp search`; what an approximate one finds is measured."""
+    from carp.commands.search import index
+
+    made, folder = index(features, out, kind=kind, quiet=False)
+    settings = "".join(f", {name} {value}" for name, value in made.settings.items())
+    recall = "" if made.kind == "exact" else f"; finds {made.recall:.1%} of the ten nearest neighbours"
+    say(f"index: {folder}   {len(made):,} images, {made.kind}{settings}{recall}")
+
+
+@app.command("search")
+def _search(
+    index: Annotated[Path, typer.Argument(help="Folder of `carp index`.")],
+    images: Annotated[list[Path], typer.Argument(help="Query images, or folders of them.")],
+    k: Annotated[int | None, typer.Option(min=1, help="How many images for each query. Default: 10.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The run or weights of the features, if not where they were when embedding.")
+    ] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Contact sheet to write: a .png or a .html file.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The images of the index, if not where they were; for the sheet.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    device: options.Device = "auto",
+) -> None:
+    """Find the images that are most similar to query images."""
+    from carp.commands.search import search
+    from carp.report.pages.search_page import found_as_dict, print_found
+
+    found = search(index, images, k=k, model=model, sheet=sheet, data=data, device=device)
+    if as_json:
+        say(json.dumps(found_as_dict(found)))
+        return
+    print_found(found)
+    if sheet is not None:
+        say(f"sheet: {sheet}")
+
+
+@app.command("duplicates")
+def _duplicates(
+    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
+    model: Annotated[
+        str | None, typer.Option(help="Run folder, or weights: FILE or METHOD:FILE; none with stored --features.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for duplicates.html, duplicates.json and the features.")] = Path(
+        "duplicates"
+    ),
+    threshold: Annotated[
+        str, typer.Option(help="Least similarity of copies, 0 to 1; auto chooses it from the images.")
+    ] = "auto",
+    features: Annotated[
+        Path | None, typer.Option(help="Folder of `carp embed` for the same images. Default: features in --out.")
+    ] = None,
+    size: options.Size = None,
+    resize: options.Resize = None,
+    precision: options.Precision = "fp32",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
+    remove_list: Annotated[
+        Path | None,
+        typer.Option(help="Also list the files that would go, in a .txt, .nul (for xargs -0) or .csv file."),
+    ] = None,
+    device: options.Device = "auto",
+) -> None:
+    """Group the near-copies among images, for a person to look at. Nothing is deleted."""
+    options.check_model(model)
+    from carp.commands.duplicates import duplicates
+    from carp.report.pages.copies_page import print_copies
+
+    found = duplicates(
+        data,
+        model,
+        out=out,
+        threshold=threshold,
+        features=features,
+        size=size,
+        resize=resize,
+        precision=precision,  # type: ignore[arg-type]  # checked there
+        batch_size=batch_size,
+        device=device,
+        remove_list=remove_list,
+        quiet=False,
+    )
+    print_copies(found)
+    if remove_list is not None:
+        typer.echo(f"files to remove: {remove_list}   ({found.surplus:,} files; look at the page first)")
+    say(f"page: {out / 'duplicates.html'}   list: {out / 'duplicates.json'}   (nothing was deleted)")
+
+
+@app.command("export")
+def _export(
+    model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="torchvision, timm, safetensors, onnx or detectron2.",
+            autocompletion=completion.one_of(*completion.FORMATS_OF_EXPORT),
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="File to write; for timm a folder.")],
+    branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+) -> None:
+    """Write an encoder for another library, read it back there, and compare its features."""
+    options.check_model(model)
+    from carp.commands.export import export
+
+    for line in export(model, out, format=format, branch=branch).lines():
+        say(line)

@@ -1,0 +1,129 @@
+"""Train, and what training is told: `carp train`, `demo`, `recipes`, `settings`."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from carp.cli import completion
+from carp.cli.app import app
+from carp.cli.options import WITH_SETTINGS, Overrides, is_first_process, parse
+from carp.cli.output import say, say_text
+from carp.errors import ConfigError
+
+
+@app.command("train", context_settings=WITH_SETTINGS)
+def _train(
+    context: typer.Context,
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Folder of images, list of paths (.txt, .csv), tar shards, Parquet files, torchvision:NAME or "
+            "embedded:shapes."
+        ),
+    ],
+    settings: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; the same folder continues the run.")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Recipe name (`carp recipes`) or YAML file. Default: folder.", autocompletion=completion.recipes
+        ),
+    ] = None,
+    val: Annotated[
+        str | None, typer.Option(help="Labelled images: k-NN of student and teacher while training.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show settings, steps, memory and time; write nothing.")
+    ] = False,
+    procs: Annotated[int, typer.Option(min=1, help="Processes that share the work: one a GPU, or a few on a CPU.")] = 1,
+    submit: Annotated[
+        str | None,
+        typer.Option(help="Queue the run on a SLURM cluster: 'nodes=2 tasks=8 hours=48 partition=gpu'."),
+    ] = None,
+) -> None:
+    """Train an encoder on images without labels. The same command again continues the run."""
+    overrides = parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
+    if val is not None:
+        overrides["validation"] = val
+    if not dry_run and out is None:
+        raise ConfigError("--out is missing: give the folder for the run, e.g. --out runs/first.")
+    if dry_run or out is None:
+        from carp.commands.dry_run import dry_run as plan
+
+        for line in plan(data, recipe, **overrides):
+            say(line)
+        if procs > 1:
+            say(f"note: this is one process; of {procs} each has its share of a batch.", err=True)
+        return
+    if submit is not None and procs > 1:
+        raise ConfigError(f"--procs is for this machine: with --submit write 'tasks={procs}' (processes on a node).")
+    if submit is not None:
+        from carp.commands.submit import Job, parse_resources
+        from carp.commands.submit import submit as queue
+
+        number = queue(Job(data, out, recipe, overrides), parse_resources(submit))
+        say(f"job: {number}   what it says: {out}.jobs")
+        return
+    if procs > 1 and "RANK" not in os.environ:  # the processes themselves are called with the same words
+        from carp.commands.launch import launch
+
+        options = [word for name, value in (("--recipe", recipe), ("--val", val)) if value for word in (name, value)]
+        words = ["train", data, *(settings or []), "--out", str(out), *options]
+        raise SystemExit(launch(words, processes=procs))  # they have said what there is to say
+    from carp.commands.train import train
+
+    run = train(data, out, recipe, **overrides)
+    if not is_first_process():
+        return
+    say(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
+    folder = str(run.folder)
+    say(f"next: carp eval knn {shlex.quote(folder)} --data LABELLED_FOLDER   or in Python: carp.load({folder!r})")
+
+
+@app.command("demo", context_settings=WITH_SETTINGS)
+def _demo(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings that differ from the demo's.")
+    ] = None,
+) -> None:
+    """Train on the embedded images for a few minutes, then show what was learned."""
+    from carp.commands.demo import demo
+    from carp.report.tables.summary import print_results
+
+    print_results(demo(out=out, **parse(context, settings or [])))
+    say(f"run: {out}   plot: {out / 'plots.png'}   results: {out / 'results'}")
+
+
+@app.command("recipes")
+def _recipes(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show this recipe's file. Default: list all.", autocompletion=completion.recipes),
+    ] = None,
+) -> None:
+    """List the recipes that ship with CARP, or show one."""
+    from carp.config.recipe import list_recipes, read_recipe, recipe_path
+
+    if name is not None:
+        read_recipe(name)  # so that a mistake is told as everywhere
+        say_text(recipe_path(name).read_text().rstrip())
+        return
+    for recipe, first_line in list_recipes().items():
+        say(f"{recipe:<24} {first_line}")
+
+
+@app.command("settings")
+def _settings(
+    key: Annotated[
+        str | None, typer.Argument(help="Show this setting only. Default: show all.", autocompletion=completion.keys)
+    ] = None,
+) -> None:
+    """Show the settings: default, what is accepted, meaning."""
+    from carp.commands.settings import describe_settings
+
+    say_text(describe_settings(key))

@@ -1,0 +1,1 @@
+"""Where the work runs: devices, threads, processes."""

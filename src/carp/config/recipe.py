@@ -1,0 +1,89 @@
+"""Settings as text: recipes and other YAML files, and the `key=value` words of a command."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from carp.config import Config
+from carp.errors import ConfigError, nearest, received
+from carp.files.regular import read_text
+
+_MOST_BYTES = 1 << 20  # of a configuration
+RECIPES = Path(__file__).parent / "recipes"
+
+
+def list_recipes() -> dict[str, str]:
+    """Return the name and the first comment line of every recipe that ships with CARP."""
+    return {path.stem: path.read_text().splitlines()[0].lstrip("# ") for path in sorted(RECIPES.glob("*.yaml"))}
+
+
+def recipe_path(recipe: str | Path) -> Path:
+    """The file of a recipe that is given by name or by path."""
+    path = Path(recipe)
+    if path.suffix not in {".yaml", ".yml"}:
+        path = RECIPES / f"{recipe}.yaml"
+        if not path.is_file():
+            names = list_recipes()
+            raise ConfigError(
+                f"there is no recipe '{recipe}'.{nearest(str(recipe), names)} "
+                f"Recipes: {', '.join(names)}; or give the path of a .yaml file."
+            )
+    return path
+
+
+def read_recipe(recipe: str | Path | None) -> dict[str, Any]:
+    """Read a recipe by name or by path of a YAML file; None is the empty recipe (the defaults)."""
+    return {} if recipe is None else read_yaml(recipe_path(recipe))
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping."""
+    try:
+        values = _load_yaml(read_text(path, _MOST_BYTES))
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold `key: value` lines, received a {type(values).__name__}.")
+    for key in values:
+        if not isinstance(key, str):
+            raise ConfigError(f"{path} has the key {received(key)}: keys are names of settings (`carp settings`).")
+    return values
+
+
+def _load_yaml(text: str) -> Any:
+    """What a YAML text holds; whatever is wrong with it is a ValueError with the reason in one line."""
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply.") from None
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError) as error:
+        # Others than YAMLError come from numbers of thousands of digits, dates that do not exist, tags without a value
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
+
+
+def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
+    """Turn `key=value` words into a mapping; values are YAML, so `lr=[0.6, 0.006]` is a list."""
+    overrides: dict[str, Any] = {}
+    for word in words:
+        key, sign, text = word.partition("=")
+        if not sign or not key:
+            raise ConfigError(
+                f"settings are written key=value, without spaces around '=', received '{word}'. Only one folder "
+                "of images is taken: to train on several, put them into one."
+            )
+        try:
+            overrides[key.strip()] = _load_yaml(text)
+        except ValueError as error:
+            raise ConfigError(f"the value of '{key}' is not valid YAML: {received(text)}.") from error
+    return overrides
+
+
+def to_yaml(config: Config) -> str:
+    """Write a configuration as YAML that `read_yaml` and `resolve` read back unchanged."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, default_flow_style=None)

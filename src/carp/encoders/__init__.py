@@ -1,0 +1,1 @@
+"""Load any encoder: a run, released weights of another method, an export; write exports."""

@@ -1,0 +1,7 @@
+"""Encoders for other libraries: written in their formats, reloaded there, and compared before a file gets its name."""
+
+from carp.encoders.exports.exportable import ExportableEncoder, open_exportable
+from carp.encoders.exports.formats import BY_NAME, FORMATS, Format
+from carp.encoders.exports.write import Written, write_verified
+
+__all__ = ["BY_NAME", "FORMATS", "ExportableEncoder", "Format", "Written", "open_exportable", "write_verified"]

@@ -1,0 +1,149 @@
+"""An encoder on its way into another library, and what has to be known about it there."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from carp._version import __version__
+from carp.config import Config
+from carp.encoders.foreign import ForeignWeights, foreign_encoder
+from carp.encoders.foreign.build import OwnNormalisation
+from carp.encoders.foreign.vit import VitArchitecture, timm_vit
+from carp.encoders.layers import tensors_hash, weights_hash
+from carp.encoders.load import is_weights, load, split_weights
+from carp.encoders.read_export import CarpExport, build_own, read_own, without_reading
+from carp.errors import CheckpointError
+from carp.features.extract import usual_resize
+from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
+from carp.model.encoder import num_features
+from carp.runs.run_folder import open_run
+
+Three = tuple[float, float, float]
+_TIMM_NAMES: dict[tuple[bool, tuple[int, ...]], str] = {
+    (False, (2, 2, 2, 2)): "resnet18",
+    (False, (3, 4, 6, 3)): "resnet34",
+    (True, (3, 4, 6, 3)): "resnet50",
+    (True, (3, 4, 23, 3)): "resnet101",
+    (True, (3, 8, 36, 3)): "resnet152",
+}
+
+
+@dataclass(frozen=True)
+class ExportableEncoder:
+    """A network from images [B, 3, H, W], normalised with its `mean` and `std`, to features [B, F]."""
+
+    module: nn.Module
+    """On the CPU, in evaluation mode."""
+    size: int
+    resize: int
+    architecture: str
+    """timm's name."""
+    options: dict[str, Any]
+    """timm's arguments for it."""
+    origin: dict[str, Any]
+    """Where the weights are from."""
+    mean: Three = IMAGENET_MEAN
+    std: Three = IMAGENET_STD
+    any_size: bool = True
+    """Whether images of another size may be compared; libraries interpolate the positions of a ViT differently."""
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return num_features(self.module)
+
+    @property
+    def resize_rule(self) -> str:
+        """How an image of any size becomes one of `size`, in terms of torchvision's transforms on PIL images."""
+        return (
+            f"Resize({self.resize}, interpolation=BICUBIC), CenterCrop({self.size}): the shorter side becomes "
+            f"{self.resize} pixels with antialiasing, then the centre is cut"
+        )
+
+    def about(self) -> dict[str, Any]:
+        """What files say about the encoder."""
+        return {
+            "architecture": self.architecture,
+            "options": self.options,
+            "num_features": self.num_features,
+            "size": self.size,
+            "resize": self.resize,
+            "resize_rule": self.resize_rule,
+            "mean": list(self.mean),
+            "std": list(self.std),
+            "origin": self.origin,
+            "tensors_sha256": tensors_hash(self.module.state_dict()),
+            "written_by": f"CARP {__version__}",
+        }
+
+    def about_text(self) -> str:
+        """The same as one line of JSON."""
+        return json.dumps(self.about())
+
+
+def open_exportable(model: str | Path, branch: str = "teacher") -> ExportableEncoder:
+    """The encoder of a run folder, or of weights (`FILE`, `METHOD:FILE`)."""
+    if is_weights(model):
+        method, file = split_weights(model)
+        own = None if method else read_own(file.expanduser())
+        if own is not None and own.method is None:
+            return _of_export(own)
+        return _of_weights(*foreign_encoder(file.expanduser(), method or (own.method if own else None)))
+    if branch == "raw pixels":
+        raise CheckpointError("branch 'raw pixels' has no encoder to export: give teacher, student or untrained.")
+    encoder, run = load(model, branch, device="cpu"), open_run(model)
+    origin = {
+        "run": encoder.name,
+        "branch": branch,
+        "epochs": encoder.epochs,
+        "images": run.info["data"]["name"],
+        "weights": encoder.hash,
+    }
+    config = run.config
+    module = encoder.module.requires_grad_(False)
+    return ExportableEncoder(
+        module,
+        encoder.size,
+        encoder.resize,
+        config.encoder,
+        without_reading(config.encoder_options),
+        origin | _stem(config),
+    )
+
+
+def _of_export(own: CarpExport) -> ExportableEncoder:
+    """An encoder that was exported before, on its way into another format."""
+    module, about = build_own(own).requires_grad_(False), own.about
+    return ExportableEncoder(
+        module, about.size, about.resize, about.architecture, without_reading(about.options), about.origin
+    )
+
+
+def _stem(config: Config) -> dict[str, Any]:
+    """What `model/encoder.py` needs to know to build the stem again; timm's own stem needs nothing."""
+    return {} if config.stem == "encoder" else {"stem": config.stem, "stem_stride": config.stem_stride}
+
+
+def _of_weights(module: nn.Module, weights: ForeignWeights) -> ExportableEncoder:
+    """The network below its normalisation, which files tell in numbers."""
+    found, row = weights.architecture, weights.method
+    inner = module.encoder if isinstance(module, OwnNormalisation) else module
+    origin = {"file": weights.path.name, "sha256": weights.sha256, "method": row.name, "weights": weights_hash(module)}
+    if isinstance(found, VitArchitecture):
+        size, (architecture, options) = weights.size, timm_vit(found)
+        resize = usual_resize(size)
+        return ExportableEncoder(inner, size, resize, architecture, options, origin, row.mean, row.std, any_size=False)
+    name = _TIMM_NAMES.get((found.bottleneck, found.depths))
+    options = {} if name else {"layers": list(found.depths)}
+    if found.channels != (64, 128, 256, 512):
+        options["channels"] = list(found.channels)
+    if found.cardinality != 1:
+        options["cardinality"] = found.cardinality
+    if found.base_width != 64:
+        options["base_width"] = found.base_width
+    other = "resnet50" if found.bottleneck else "resnet18"  # with `layers`
+    architecture = str(found) if row.traits.cifar else name or other
+    return ExportableEncoder(inner, row.size, usual_resize(row.size), architecture, options, origin, row.mean, row.std)

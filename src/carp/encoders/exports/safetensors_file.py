@@ -1,0 +1,50 @@
+"""The encoder's tensors with all that is to be known about them, for programs that build the network themselves."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import nn
+
+from carp.encoders.exports.exportable import ExportableEncoder
+from carp.encoders.read_export import MARK
+from carp.files.regular import check_regular
+
+
+def write(exportable: ExportableEncoder, path: Path) -> None:
+    """Write the tensors; the metadata are text, one entry of them JSON."""
+    tensors = {name: tensor.contiguous() for name, tensor in exportable.module.state_dict().items()}
+    path.write_bytes(_in_order(save(tensors, metadata={"format": "pt", MARK: exportable.about_text()})))
+
+
+def _in_order(content: bytes) -> bytes:
+    """The same file with sorted metadata: the library writes them in any order, but equal exports are equal files."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
+
+
+def reload(exportable: ExportableEncoder, path: Path) -> nn.Module:
+    """The same network with other weights, then these."""
+    network = deepcopy(exportable.module)
+    with torch.no_grad():
+        for tensor in network.state_dict().values():
+            tensor.zero_()
+    network.load_state_dict(load_file(path))
+    return network.eval()
+
+
+def is_carp_file(path: Path) -> bool:
+    """Whether the metadata have CARP's mark."""
+    try:
+        check_regular(path)
+        with safe_open(path, framework="pt") as file:
+            return MARK in (file.metadata() or {})
+    except (OSError, SafetensorError):
+        return False

@@ -1,0 +1,89 @@
+"""A folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads: config.json and model.safetensors."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from carp.encoders.exports.exportable import ExportableEncoder
+from carp.encoders.exports.same_network import first_difference, layers_of
+from carp.encoders.read_export import MARK
+from carp.errors import ModelError
+from carp.files.regular import read_regular
+from carp.model.timm_options import create_timm
+
+_CONFIG, _WEIGHTS = "config.json", "model.safetensors"
+_LARGEST_CONFIG = 2**20  # bytes
+
+
+def write(exportable: ExportableEncoder, path: Path) -> None:
+    """Write both files."""
+    classifier = _timms_network(exportable).pretrained_cfg.get("classifier")
+    path.mkdir()
+    save_file({name: tensor.contiguous() for name, tensor in exportable.module.state_dict().items()}, path / _WEIGHTS)
+    (path / _CONFIG).write_text(json.dumps(_config(exportable, classifier), indent=1))
+
+
+def reload(_portable: ExportableEncoder, path: Path) -> nn.Module:
+    """Let timm build the network and read the weights."""
+    network: nn.Module = timm.create_model(f"local-dir:{path.resolve()}", pretrained=True)
+    return network.eval()
+
+
+def is_carp_file(path: Path) -> bool:
+    """Whether the folder holds nothing but what `write` puts there."""
+    try:
+        names = {file.name for file in path.iterdir()}
+        return names == {_CONFIG, _WEIGHTS} and MARK in json.loads(read_regular(path / _CONFIG, _LARGEST_CONFIG))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def _config(exportable: ExportableEncoder, classifier: Any) -> dict[str, Any]:
+    side = [3, exportable.size, exportable.size]
+    return {
+        "architecture": exportable.architecture,
+        "num_classes": 0,
+        "num_features": exportable.num_features,
+        "model_args": exportable.options,
+        "pretrained_cfg": {
+            "input_size": side,
+            "interpolation": "bicubic",
+            "crop_pct": _crop_pct(exportable.size, exportable.resize),
+            "crop_mode": "center",
+            "mean": exportable.mean,
+            "std": exportable.std,
+            "num_classes": 0,
+            "pool_size": None,
+            "first_conv": None,
+            "classifier": classifier,  # the name of the one that timm adds if it is asked for classes
+        },
+        MARK: exportable.about(),
+    }
+
+
+def _crop_pct(size: int, resize: int) -> float:
+    """The share from which timm computes `resize`: it divides and rounds down."""
+    share = size / resize
+    return share if math.floor(size / share) == resize else size / (resize + 0.25)
+
+
+def _timms_network(exportable: ExportableEncoder) -> Any:
+    """What timm makes of name and arguments, on no device; refused where the encoder is another one."""
+    name = exportable.architecture
+    if not timm.is_model(name):
+        raise ModelError(f"timm has no {name}. Take --format safetensors or onnx.")
+    with torch.device("meta"):
+        theirs: Any = create_timm(name, exportable.options)
+    difference = first_difference(layers_of(exportable.module), layers_of(theirs))
+    if difference is not None:
+        raise ModelError(
+            f"timm cannot build this network from a name: of its {name}, {difference}. "
+            "Take --format safetensors or onnx."
+        )
+    return theirs

@@ -1,0 +1,7 @@
+"""Weights that others released: a table of formats, a reader that runs nothing, encoders ready for use."""
+
+from carp.encoders.foreign.build import foreign_encoder
+from carp.encoders.foreign.methods import BY_NAME, METHODS, Method
+from carp.encoders.foreign.recognise import ForeignWeights, read_foreign
+
+__all__ = ["BY_NAME", "METHODS", "ForeignWeights", "Method", "foreign_encoder", "read_foreign"]

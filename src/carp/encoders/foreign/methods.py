@@ -1,0 +1,300 @@
+"""Released weights of other methods, a row each: where a file keeps the encoder, and how the encoder computes.
+
+The layouts were read in the projects' own repositories (`source`, and `read_in` where that is another page). Published
+numbers are not repeated here: `paper` names the row of the paper's tables.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from carp.encoders.foreign.architecture import Traits
+from carp.encoders.foreign.signatures import (
+    Tell,
+    beside,
+    counters_at_zero,
+    never,
+    no_classifier,
+    no_counters,
+    only,
+    queue_of,
+    small_stem,
+    statistics_last,
+    student_and_teacher,
+    tensor,
+    tensorflow_order,
+)
+from carp.encoders.foreign.vit import VitTraits
+
+Three = tuple[float, float, float]
+IMAGENET_MEAN: Three = (0.485, 0.456, 0.406)
+IMAGENET_STD: Three = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where an encoder lies in a file. `module.` (DDP) and `_orig_mod.` (compile) do not count, wherever they stand."""
+
+    path: str = ""
+    """The entry that holds the tensors, `a/b` for b inside a; empty for a file that is a state dict itself."""
+    prefix: str = ""
+    """Before the encoder's keys."""
+    renames: tuple[tuple[str, str], ...] = ()
+    """Patterns and their replacement, applied one after the other to what follows the prefix."""
+    tells: tuple[Tell, ...] = ()
+    """What such a file must have, also when the method is named."""
+    hints: tuple[Tell, ...] = ()
+    """What no other method's file has, together with `tells`; not needed when the method is named."""
+    suspicions: tuple[Tell, ...] = ()
+    """What such a file has even if it was saved again, but others may have as well: then the user has to choose."""
+    family: Literal["resnet", "vit"] = "resnet"
+    file: str | None = None
+    """A pattern of the published files' names, for contents that say nothing."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row."""
+
+    name: str
+    title: str
+    layouts: tuple[Layout, ...]
+    source: str
+    """The page that the weights come from."""
+    heads: tuple[str, ...] = ()
+    """Beginnings of the keys that are known to be left over."""
+    read_in: str = ""
+    """Where the layout was read, if not at `source`."""
+    paper: str = ""
+    """Its name in the paper's tables."""
+    epochs: int | None = None
+    """Of the weights that the paper compares with."""
+    traits: Traits = field(default_factory=Traits)
+    """Of its ResNets."""
+    vit: VitTraits = field(default_factory=VitTraits)
+    """Of its vision transformers, if it has a layout for them."""
+    mean: Three = IMAGENET_MEAN
+    std: Three = IMAGENET_STD
+    size: int = 224
+    verified: bool = True
+    """Whether the layout was read in a source; otherwise it is a guess."""
+    note: str = ""
+
+
+# `nn.Sequential(*list(resnet.children())[:-1])`
+_SEQUENTIAL = ((r"^0\.", "conv1."), (r"^1\.", "bn1."), (r"^4\.", "layer1."), (r"^5\.", "layer2."),
+               (r"^6\.", "layer3."), (r"^7\.", "layer4."))  # fmt: skip
+_OBOW_BLOCKS = ((r"^0\.Conv\.", "conv1."), (r"^0\.bn\.", "bn1."), (r"^([1-4])\.", r"layer\1."))
+_SIMCLR2 = (
+    (r"^0\.0\.", "conv1."),
+    (r"^0\.1\.0\.", "bn1."),
+    (r"^([1-4])\.blocks\.(\d+)\.", r"layer\1.\2."),
+    (r"\.projection\.shortcut\.", ".downsample.0."),
+    (r"\.projection\.bn\.0\.", ".downsample.1."),
+    (r"\.net\.0\.", ".conv1."),
+    (r"\.net\.1\.0\.", ".bn1."),
+    (r"\.net\.2\.", ".conv2."),
+    (r"\.net\.3\.0\.", ".bn2."),
+    (r"\.net\.4\.", ".conv3."),
+    (r"\.net\.5\.0\.", ".bn3."),
+)
+_CLASSIFIER = tensor(r"fc\.weight")
+_AVERAGES = ("state_dict_ema", "model_ema")
+_HAIKU = (statistics_last, no_counters)
+_NEVER_TRAINED = (counters_at_zero, only("state_dict"), _CLASSIFIER)
+_ONE_HEAD, _MANY_HEADS = tensor(r"prototypes\.weight"), tensor(r"prototypes\.prototypes0\.weight")
+_SWAV = "https://github.com/facebookresearch/swav"
+_CARP = "https://github.com/sthalles/carp"
+_LOADER = f"{_CARP}/blob/main/helpers/checkpoint_loader.py"
+
+METHODS = (
+    # For orientation: supervised, and a bare encoder of whatever origin
+    Method(
+        "torchvision", "Supervised (torchvision)",
+        (Layout("model_ema", tells=(_CLASSIFIER,)), Layout("", tells=(_CLASSIFIER,)),
+         Layout("state_dict", tells=(_CLASSIFIER,)), Layout("model", tells=(_CLASSIFIER,))),
+        "https://docs.pytorch.org/vision/stable/models.html", ("fc.", "n_averaged"), paper="Supervised", epochs=100,
+        note="of a file with model and model_ema, the average is read, as for timm's state_dict_ema",
+    ),
+    Method(
+        "timm", "Supervised (timm)",
+        (Layout("state_dict_ema", tells=(_CLASSIFIER, beside("state_dict_ema"))),
+         Layout("state_dict", tells=(beside("arch"), beside("version"), _CLASSIFIER)),
+         Layout("", tells=(_CLASSIFIER,), hints=(never,))),
+        "https://huggingface.co/timm/resnet50.a1_in1k", ("fc.",),
+        read_in="https://github.com/huggingface/pytorch-image-models/blob/main/timm/utils/checkpoint_saver.py",
+        note="a state dict on its own has torchvision's layout",
+    ),
+    Method(
+        "resnet", "Any ResNet (state dict of the encoder)",
+        tuple(Layout(path, tells=(no_classifier,)) for path in (*_AVERAGES, "", "state_dict", "model")),
+        "https://docs.pytorch.org/vision/stable/models.html", ("n_averaged",),
+    ),
+    Method(
+        "resnet-v1", "Supervised, original ResNet (Keras)",
+        (Layout("", hints=(never,)), Layout("state_dict", hints=(never,))),
+        "https://keras.io/api/applications/resnet/", ("fc.",), traits=Traits(stride_in_1x1=True, eps=1e-3),
+        note="strides in the 1×1 convolutions, eps 1e-3; its keys are torchvision's, so it must be named",
+    ),
+    Method(
+        "cifar-resnet", "Supervised, CIFAR ResNet-20 … 110",
+        (Layout("state_dict", tells=(small_stem,)), Layout("", tells=(small_stem,))),
+        "https://github.com/akamaster/pytorch_resnet_cifar10", ("linear.",), traits=Traits(cifar=True), size=32,
+    ),
+    Method(
+        "timm-vit", "Supervised ViT (timm, AugReg)",
+        tuple(Layout(path, family="vit") for path in (*_AVERAGES, "", "state_dict", "model")),
+        "https://huggingface.co/timm/vit_base_patch16_224.augreg_in21k_ft_in1k", ("head.", "n_averaged"),
+        read_in="https://github.com/huggingface/pytorch-image-models/blob/main/timm/models/vision_transformer.py",
+        mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5),
+        note="trained with mean and deviation 0.5; its keys are DeiT's, so it must be named",
+    ),
+    Method(
+        "deit", "Supervised ViT (DeiT)",
+        tuple(Layout(path, family="vit") for path in (*_AVERAGES, "", "model", "state_dict")),
+        "https://github.com/facebookresearch/deit/blob/main/README_deit.md", ("head.", "n_averaged"),
+        note="ImageNet's mean and deviation; its keys are those of timm's ViTs, so it must be named",
+    ),
+    # CARP and its forerunner
+    Method(
+        "carp", "CARP (the authors')",
+        (Layout("teacher", "backbone.", tells=(student_and_teacher,)),
+         Layout("student", "backbone.", tells=(student_and_teacher,), hints=(never,))),
+        _CARP, ("head.", "backbone.fc."), read_in=f"{_CARP}/blob/main/main_carp.py", paper="CARP (mc)", epochs=400,
+    ),
+    Method(
+        "carl", "CARL",
+        (Layout("teacher", "backbone.", hints=(never,)), Layout("state_dict", "backbone.", hints=(never,)),
+         Layout("state_dict", "encoder.", hints=(never,))),
+        "https://arxiv.org/abs/2112.15421", ("head.", "backbone.fc.", "encoder.fc.", "projector.", "projection_head."),
+        verified=False, note="no public repository was found: its authors' later layout, usual prefixes; must be named",
+    ),
+    # The paper's comparison
+    Method(
+        "obow", "oBoW",
+        (Layout("network", tells=(tensor(r"conv1\.weight"),)), Layout("network", "_feature_blocks.", _OBOW_BLOCKS)),
+        "https://github.com/valeoai/obow", ("fc.",), paper="oBoW (mc)", epochs=200,
+        note="the release is a ZIP archive: unpack it first",
+    ),
+    Method(
+        "infomin", "InfoMin", (Layout("model", "encoder.", tells=(tensor(r"head\.\d+\.weight"),)),),
+        "https://github.com/HobbitLong/PyContrast/blob/master/pycontrast/docs/MODEL_ZOO.md", ("head.", "head_jig."),
+        read_in="https://github.com/HobbitLong/PyContrast/blob/master/pycontrast/networks/build_backbone.py",
+        paper="InfoMin", epochs=800,
+    ),
+    Method(
+        "deepcluster-v2", "DeepCluster-v2",
+        (Layout("", tells=(_MANY_HEADS,)),
+         Layout("state_dict", tells=(_MANY_HEADS,))),
+        _SWAV, ("projection_head.", "prototypes."), read_in=f"{_SWAV}/blob/main/src/resnet50.py", paper="DeepC-v2 (mc)",
+        epochs=800,
+    ),
+    Method(
+        "sela-v2", "SeLa-v2",
+        (Layout("", tells=(_MANY_HEADS,)),
+         Layout("state_dict", tells=(_MANY_HEADS,))),
+        _SWAV, ("projection_head.", "prototypes."), read_in=_LOADER, paper="SeLa-v2 (mc)", epochs=400,
+        note="the encoder's keys were read; the names of its heads are those of DeepCluster-v2",
+    ),
+    Method(
+        "swav", "SwAV",
+        (Layout("", tells=(_ONE_HEAD,)), Layout("state_dict", tells=(_ONE_HEAD,))),
+        _SWAV, ("projection_head.", "prototypes."), read_in=f"{_SWAV}/blob/main/src/resnet50.py", paper="SwAV (mc)",
+        epochs=800,
+    ),
+    Method(
+        "dino", "DINO",
+        (Layout("teacher", "backbone.", tells=(beside("dino_loss"),)), Layout("", tells=(no_classifier,)),
+         Layout("student", "backbone.", tells=(beside("dino_loss"),), hints=(never,)),
+         Layout("teacher", "backbone.", tells=(beside("dino_loss"),), family="vit"),
+         Layout("", tells=(no_classifier,), family="vit", file=r"dino_(deitsmall|vitbase)(8|16)_pretrain\.pth"),
+         Layout("student", "backbone.", tells=(beside("dino_loss"),), hints=(never,), family="vit")),
+        "https://github.com/facebookresearch/dino", ("head.", "backbone.fc."), paper="DINO (mc)", epochs=800,
+        vit=VitTraits(dino_positions=True),
+        note="ResNet-50 and ViTs; a ViT on its own is known by its published file name only",
+    ),
+    Method(
+        "triplet", "Triplet",
+        (Layout("state_dict", tells=(no_classifier, beside("author"))),
+         Layout("state_dict", "backbone.", tells=(tensor(r"online_net\.0\.conv1\.weight"),))),
+        "https://github.com/wanggrun/triplet", ("online_net.", "target_net.", "head."), paper="Triplet", epochs=980,
+    ),
+    Method(
+        "barlow-twins", "Barlow Twins",
+        (Layout("", tells=(no_classifier,)), Layout("model", "backbone.", tells=(tensor(r"bn\.running_mean"),))),
+        "https://github.com/facebookresearch/barlowtwins", ("projector.", "bn.", "backbone.fc."), paper="BarlowT",
+        epochs=1000,
+    ),
+    Method(
+        "vicreg", "VICReg",
+        (Layout("", tells=(no_classifier,)), Layout("model", "backbone.", tells=(tensor(r"projector\.0\.bias"),))),
+        "https://github.com/facebookresearch/vicreg", ("projector.",), paper="VICReg", epochs=1000,
+    ),
+    Method(
+        "moco-v2", "MoCo-v2", (Layout("state_dict", "encoder_q."),),
+        "https://github.com/facebookresearch/moco", ("encoder_q.fc.", "encoder_k.", "queue"), paper="MoCo-v2",
+    ),
+    Method(
+        "moco-v3", "MoCo-v3",
+        (Layout("state_dict", "base_encoder."), Layout("state_dict", "base_encoder.", family="vit")),
+        "https://github.com/facebookresearch/moco-v3/blob/main/CONFIG.md",
+        ("base_encoder.fc.", "base_encoder.head.", "momentum_encoder.", "predictor."), paper="MoCo-v3", epochs=1000,
+        vit=VitTraits(heads=((384, 12), (1280, 16))),
+        note="ResNet-50 and ViTs; its ViT-S has 12 heads",
+    ),
+    Method(
+        "byol", "BYOL (converted from Haiku)",
+        (Layout("", hints=(*_HAIKU, tensorflow_order), suspicions=_HAIKU),
+         Layout("state_dict", hints=(*_HAIKU, tensorflow_order), suspicions=_HAIKU)),
+        "https://github.com/ajtejankar/byol-convert", ("fc.",), paper="BYOL", epochs=1000,
+        traits=Traits(tensorflow_padding=True),
+        note="pads as TensorFlow does, as the converter's own network; saved again, it must be named",
+    ),
+    Method(
+        "byol-pytorch", "BYOL (PyTorch)",
+        (Layout("online_network_state_dict", "encoder.", _SEQUENTIAL), Layout("online_network_state_dict", "encoder.")),
+        "https://github.com/sthalles/PyTorch-BYOL", ("projetion.", "projection.", "encoder.fc."),
+    ),
+    Method(
+        "pcl-v2", "PCL v2", (Layout("state_dict", "encoder_q.", hints=(queue_of(16_384),)),),
+        "https://github.com/salesforce/PCL", ("encoder_q.fc.", "encoder_k.", "queue"), paper="PCL v2", epochs=200,
+    ),
+    Method(
+        "mira", "MIRA", (Layout("state_dict", "ema_model.encoder."), Layout("state_dict", "model.encoder.")),
+        "https://github.com/movinghoon/MIRA",
+        ("model.", "ema_model.projector.", "ema_model.head."), paper="MIRA",
+        note="the moving average, as in the authors' evaluation",
+    ),
+    Method(
+        "coke", "CoKe", (Layout("state_dict", "encoder.", tells=(tensor(r"(assign_labels|pre_center.*)"),)),),
+        "https://github.com/idstcv/CoKe",
+        ("encoder.fc.", "predictor.", "assign_labels", "pre_center", "cur_center", "dual", "counter"), paper="CoKe",
+    ),
+    Method(
+        "simclr", "SimCLR (converted from TensorFlow)",
+        (Layout("state_dict", hints=(*_NEVER_TRAINED, tensorflow_order), suspicions=_NEVER_TRAINED),),
+        "https://github.com/tonylins/simclr-converter", ("fc.",), mean=(0, 0, 0), std=(1, 1, 1),
+        note="takes pixels between 0 and 1, without mean and deviation; saved again, it must be named",
+    ),
+    Method(
+        "simclr-v2", "SimCLR-v2 (converted from TensorFlow)", (Layout("resnet", "net.", _SIMCLR2),),
+        "https://github.com/Separius/SimCLRv2-Pytorch", ("fc.",), mean=(0, 0, 0), std=(1, 1, 1),
+        read_in="https://github.com/vlfom/SimCLRv2-Pytorch/blob/main/resnet.py",
+        note="networks without selective kernels (sk0); pixels between 0 and 1, without mean and deviation",
+    ),
+    # Libraries that hold several methods
+    Method(
+        "vissl", "VISSL (SimCLR and others)",
+        (Layout("classy_state_dict/base_model/model/trunk", "_feature_blocks."),
+         Layout("classy_state_dict/base_model/model/trunk", "base_model._feature_blocks.")),
+        "https://github.com/facebookresearch/vissl/blob/main/MODEL_ZOO.md",
+    ),
+    Method(
+        "lightning", "solo-learn, MMSelfSup and others (`backbone.`)",
+        (Layout("state_dict", "backbone."), Layout("state_dict", "backbone.", _SEQUENTIAL), Layout("", "backbone."),
+         Layout("state_dict", "encoder."), Layout("model", "backbone."), Layout("", "encoder.")),
+        "https://github.com/vturrisi/solo-learn",
+        ("projector.", "momentum_", "classifier.", "predictor.", "head.", "neck.", "backbone.fc.", "encoder.fc."),
+        note="prefixes in common use; solo-learn's was read",
+    ),
+)  # fmt: skip
+BY_NAME = {method.name: method for method in METHODS}

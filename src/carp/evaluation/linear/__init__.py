@@ -1,0 +1,1 @@
+"""Linear classifiers on frozen features, over stored features or random crops."""

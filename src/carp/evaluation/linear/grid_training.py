@@ -1,0 +1,194 @@
+"""Two grids of linear classifiers on one pass of a frozen encoder over random crops, from the step that was saved last.
+
+Shapes: B images of a step, S members, C classes, F features.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from carp.compute import distributed
+from carp.errors import BadImagesError, DataError, Interrupted
+from carp.evaluation.inputs import Labels
+from carp.evaluation.linear.grid import LinearGrid, Member, cosine
+from carp.features.extract import Progress
+from carp.images.loading.loader import normalise
+from carp.images.loading.quarantine import Unreadable
+from carp.images.views.crops import CropBatch, Crops
+from carp.runs.checkpoint import Checkpoint, load_newest, save
+from carp.runs.stop_signal import StopSignal
+
+Precision = Literal["fp32", "bf16"]
+
+_MOST_LOST = 0.05  # share of the images that may have become unreadable since their features were stored
+
+
+class TwoGrids:
+    """The grid whose members are chosen by what it did not see, and the one that sees all."""
+
+    def __init__(
+        self, members: Sequence[Member], num_features: int, num_classes: int, *, seed: int, device: torch.device
+    ) -> None:
+        self.choosing, self.final = (
+            LinearGrid(members, num_features, num_classes, seed=seed, device=str(device)) for _ in range(2)
+        )
+
+    def step(self, x_BF: Tensor, y_B: Tensor, is_held_B: Tensor, *, lr_factor: float) -> None:
+        """One step of both on features [B, F]."""
+        seen_B = ~is_held_B
+        if seen_B.any():  # a batch may be small
+            self.choosing.step(x_BF[seen_B], y_B[seen_B], lr_factor=lr_factor)
+        self.final.step(x_BF, y_B, lr_factor=lr_factor)
+
+    def finite(self) -> list[bool]:
+        """Which members diverged in neither."""
+        found: list[bool] = (self.choosing.finite() & self.final.finite()).tolist()
+        return found
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All that changes while training."""
+        return {
+            f"{name}.{key}": value
+            for name, grid in (("choosing", self.choosing), ("final", self.final))
+            for key, value in grid.state_dict().items()
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Put back what `state_dict` returned."""
+        for name, value in self.state_dict().items():
+            value.copy_(state[name])
+
+
+class FrozenEncoder:
+    """The frozen encoder."""
+
+    def __init__(self, encoder: nn.Module, device: torch.device, precision: Precision) -> None:
+        self._encoder, self._device, self._bf16 = encoder, device, precision == "bf16"
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """In evaluation mode for a while."""
+        was_training = self._encoder.training
+        self._encoder.eval()
+        try:
+            yield
+        finally:
+            self._encoder.train(was_training)
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Features [B, F] of images that are not yet normalised."""
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            features_BF: Tensor = self._encoder(normalise(images, self._device, channels_last=True))
+        return features_BF.float()
+
+
+@dataclass
+class Training:
+    """All steps."""
+
+    grids: TwoGrids
+    crops: Crops
+    encode: FrozenEncoder
+    epochs: int
+    label_of: Labels  # of every image of the source
+    is_held: NDArray[np.bool_]
+    state: Path | None
+    save_seconds: float
+    progress: Progress
+    warn: Callable[[str], None]
+    _lost: dict[int, Unreadable] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Continue, train to the end, save now and then."""
+        total = self.epochs * self.crops.steps_per_epoch
+        first, saved = self._continue(), time.monotonic()
+        with StopSignal() as stop, self.encode.frozen(), closing(self.crops.batches(first, total)) as batches:
+            done = first
+            for step, batch in enumerate(stop.until_signal(batches), start=first):
+                self._step(batch)
+                done = step + 1
+                # Asked once, and agreed: what arrives later is seen after the next step
+                stopped, due = distributed.all_reduce_max([stop.number, time.monotonic() - saved >= self.save_seconds])
+                if due or step + 1 == total or stopped:
+                    self._save(step + 1)
+                    saved = time.monotonic()
+                if stopped and step + 1 < total:
+                    raise self._interrupted(step + 1, total, stopped)
+                self.progress(self.crops.images_until(step + 1), self.crops.images_until(total))
+            if stop.number and done < total:  # while a batch was waited for
+                if done > first:
+                    self._save(done)
+                raise self._interrupted(done, total, stop.number)
+        if self._lost:
+            self.warn(self._note())
+
+    def _interrupted(self, step: int, total: int, number: int) -> Interrupted:
+        kept = "everything is saved. Run the same command to continue" if self.state else "nothing was kept"
+        return Interrupted(f"stopped by {signal.Signals(number).name} after step {step} of {total}; {kept}.", number)
+
+    def _step(self, batch: CropBatch) -> None:
+        told = distributed.gather([asdict(bad) for bad in batch.unreadable] or None)
+        self._leave_out([Unreadable(**bad) for part in told for bad in part or []])
+        wanted, device = self.grids.final.weight_SCF.shape[2], self.grids.final.weight_SCF.device
+        x_BF = self.encode(batch.images) if len(batch.indices) else torch.empty(0, wanted, device=device)
+        if x_BF.ndim != 2 or x_BF.shape[1] != wanted:
+            raise DataError(
+                f"the encoder makes features of shape {list(x_BF.shape[1:])}, but the stored ones have length "
+                f"{wanted}. Take both from the same encoder."
+            )
+        x_BF, indices = (
+            distributed.all_gather_rows(x_BF),
+            distributed.all_gather_rows(torch.from_numpy(batch.indices)).numpy(),
+        )
+        if not len(indices):
+            return
+        y_B, is_held_B = (torch.from_numpy(values[indices]).to(device) for values in (self.label_of, self.is_held))
+        self.grids.step(x_BF, y_B, is_held_B, lr_factor=cosine(self.epochs)(batch.epoch))
+
+    def _continue(self) -> int:
+        """Put back what was saved; return the first step to do."""
+        if self.state is None:
+            return 0
+        found, problems = load_newest(self.state)
+        for problem in problems:
+            self.warn(problem)
+        distributed.barrier()  # before the first process saves again
+        if found is None:
+            return 0
+        own = distributed.own_share(len(next(iter(found.tensors.values()))))  # of the members
+        self.grids.load_state_dict({name: value[own] for name, value in found.tensors.items()})
+        return found.step
+
+    def _save(self, step: int) -> None:
+        """Nothing that is saved depends on the number of processes."""
+        if self.state is None:
+            return
+        tensors = {name: distributed.all_gather_rows(value) for name, value in self.grids.state_dict().items()}
+        if distributed.is_first():
+            save(self.state, Checkpoint(step, tensors, {}), keep=2)
+
+    def _leave_out(self, unreadable: list[Unreadable]) -> None:
+        """Note images that cannot be read any more; too many are no accident."""
+        self._lost |= {bad.index: bad for bad in unreadable}
+        if len(self._lost) > max(1, _MOST_LOST * self.crops.num_images):
+            raise BadImagesError(
+                f"{self._note()} They could be read when their features were stored: put them back and run the same "
+                "command again, or extract the features again."
+            )
+
+    def _note(self) -> str:
+        first = next(iter(self._lost.values()))
+        return (
+            f"{len(self._lost):,} of {self.crops.num_images:,} training images cannot be read and are left out; the "
+            f"first is {first.place}: {first.reason}."
+        )

@@ -1,0 +1,1 @@
+"""Protocols on ranked lists: retrieval and copy detection."""

@@ -1,0 +1,89 @@
+"""Image retrieval: how far ahead the images that a query asks for stand in its ranked list.
+
+The measures are those of the revisited Oxford and Paris sets (Radenović et al. 2018); docs/protocols.md has them number
+by number. Other sets have one level and values without its name.
+
+Shapes: Q queries, M images of the database, F features.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from carp.errors import ConfigError, DataError
+from carp.evaluation.inputs import Features, check_features
+from carp.evaluation.ranked.ranking import (
+    Judged,
+    average_precision,
+    check_judged,
+    precision_at,
+    ranked,
+    ranks_of_positives,
+)
+from carp.evaluation.ranked.whitening import Whitening
+from carp.evaluation.result import Result
+
+Truth = Mapping[str, Sequence[Judged]]  # by level: `easy`, `medium`, `hard`; or one level without a name
+KS = (1, 5, 10)
+
+
+def retrieval(
+    queries: Features,
+    database: Features,
+    truth: Truth,
+    *,
+    ks: Sequence[int] = KS,
+    whitening: Whitening | None = None,
+) -> Result:
+    """Rank the database [M, F] for every query [Q, F] and compare with the ground truth.
+
+    Args:
+        queries: Features of the queries, cut to their boxes.
+        database: Features of the images that are searched.
+        truth: For every level what counts for every query.
+        ks: Depths at which the precision is taken.
+        whitening: Applied to both, if given.
+
+    Returns:
+        For every level `map_LEVEL` and `mp1_LEVEL`, `mp5_LEVEL` …: means over the queries that have positives; those
+        that have none are left out. The details hold how many these are, and the average precision of every query.
+    """
+    if not ks or min(ks) < 1:
+        raise ConfigError(f"precision is taken at depths from 1, received {list(ks)}.")
+    if not truth:
+        raise DataError("the ground truth has no levels.")
+    check_features(queries=queries, database=database)
+    for judged in truth.values():
+        check_judged(judged, len(queries), len(database))
+    if whitening is not None:
+        queries, database = whitening.apply(queries), whitening.apply(database)
+    scores: dict[str, list[list[float] | None]] = {level: [] for level in truth}
+    for found in ranked(queries, database):
+        for level, judged in truth.items():
+            scores[level].append(_scores(found.order, judged[found.query], ks))
+    values, details = dict[str, float](), dict[str, object]()
+    names = ["map", *(f"mp{k}" for k in ks)]
+    for level, rows in scores.items():
+        counted = [row for row in rows if row is not None]
+        ending = f"_{level}" if level else ""
+        details[f"ap{ending}"] = [None if row is None else row[0] for row in rows]
+        details[f"left_out{ending}"] = len(rows) - len(counted)
+        if counted:
+            values |= {f"{n}{ending}": float(v) for n, v in zip(names, np.mean(counted, axis=0), strict=True)}
+    if not values:
+        raise DataError("no query has a relevant image in the database. Is the ground truth that of these images?")
+    settings = {
+        "queries": len(queries),
+        "database": len(database),
+        "ks": list(ks),
+        "whitening": whitening.dimensions if whitening is not None else "off",
+    }
+    return Result("retrieval", values, settings, details=details)
+
+
+def _scores(order: np.ndarray, judged: Judged, ks: Sequence[int]) -> list[float] | None:
+    """Average precision, then precision at every k; None without positives."""
+    if not len(judged.positives):
+        return None
+    ranks = ranks_of_positives(order, judged)
+    return [average_precision(ranks, len(ranks)), *(precision_at(ranks, k) for k in ks)]

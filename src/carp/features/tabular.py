@@ -1,0 +1,92 @@
+"""Stored features for other programs: one Parquet or CSV file, written a few thousand rows at a time."""
+
+import csv
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.errors import DataError, MissingExtraError
+from carp.features.extract import Features
+from carp.features.store import Store
+from carp.files.atomic import replacing
+
+_ROWS = 4096
+
+
+def write_csv(store: Store) -> Path:
+    """`features.csv`: path, label (the name of the class; several are joined by a semicolon), then the features."""
+    path = store.folder / "features.csv"
+    try:
+        with (
+            replacing(path) as beside,
+            beside.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+        ):
+            writer = csv.writer(file)
+            writer.writerow(["path", "label", *(f"f{i}" for i in range(store.features.shape[1]))])
+            for places, labels, features in _rows(store):
+                names = [";".join(named) for named in labels]
+                rows = zip(places, names, features, strict=True)
+                writer.writerows([place, name, *map(str, vector)] for place, name, vector in rows)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    return path
+
+
+def write_parquet(store: Store) -> Path:
+    """`features.parquet`: path, label (a list of names), features (a list of float32 of one length)."""
+    pa, pq = require_pyarrow("--format parquet")
+    path = store.folder / "features.parquet"
+    width = store.features.shape[1]
+    schema = pa.schema(
+        [("path", pa.string()), ("label", pa.list_(pa.string())), ("features", pa.list_(pa.float32(), width))]
+    )
+    try:
+        with replacing(path) as beside, pq.ParquetWriter(beside, schema) as writer:
+            for places, labels, features in _rows(store):
+                vectors = pa.FixedSizeListArray.from_arrays(pa.array(features.ravel()), width)
+                texts = [place.encode("utf-8", "backslashreplace").decode() for place in places]
+                writer.write_batch(
+                    pa.record_batch([pa.array(texts), pa.array(labels, schema[1].type), vectors], schema)
+                )
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    return path
+
+
+def require_pyarrow(what: str) -> tuple[Any, Any]:
+    """The modules pyarrow and pyarrow.parquet; `what` needs them."""
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - optional
+        import pyarrow.parquet as pq  # noqa: PLC0415
+    except ImportError:
+        raise MissingExtraError(f"{what} needs pyarrow. Run `pip install 'carp-ssl[parquet]'`.") from None
+    return pa, pq
+
+
+def _rows(store: Store) -> Iterator[tuple[list[str], list[list[str]], Features]]:
+    places = store.places()
+    for start in range(0, len(store.features), _ROWS):
+        features = np.array(store.features[start : start + _ROWS])
+        labels = None if store.labels is None else store.labels[start : start + _ROWS]
+        yield list(islice(places, len(features))), _names(labels, store.classes, len(features)), features
+
+
+def _names(labels: NDArray[Any] | None, classes: tuple[str, ...], count: int) -> list[list[str]]:
+    """The names of the classes of every image."""
+    if labels is None:
+        return [[] for _ in range(count)]
+    if labels.ndim == 1:
+        return [[_name(classes, int(label))] if label >= 0 else [] for label in labels]
+    return [[_name(classes, int(label)) for label in np.flatnonzero(row > 0)] for row in labels]
+
+
+def _name(classes: tuple[str, ...], label: int) -> str:
+    return classes[label] if label < len(classes) else str(label)
+
+
+def _cannot_write(path: Path, error: OSError) -> DataError:
+    return DataError(f"cannot write {path}: {error.strerror or error}.")

@@ -1,0 +1,1 @@
+"""From stored bytes to pixels, within limits."""

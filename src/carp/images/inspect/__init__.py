@@ -1,0 +1,1 @@
+"""Look at images before training: scans, throughput, sizes, altered copies."""

@@ -1,0 +1,41 @@
+"""How large the images are, and whether the views suit them. Looks at a few images, the same ones every time."""
+
+import numpy as np
+
+from carp.config import SMALL_IMAGE, Config
+from carp.errors import UnreadableImageError
+from carp.images.decoding.decode import size_of
+from carp.images.source import Source
+
+_LOOKED_AT = 16
+_TOO_SMALL, _TOO_LARGE = 2, 4  # ratios of sides that deserve a word
+
+
+def advice(source: Source, config: Config) -> str | None:
+    """A line when the images are much smaller or much larger than the views, else None."""
+    sizes = sorted(_sizes(source), key=min)
+    if not sizes:
+        return None
+    width, height = sizes[len(sizes) // 2]
+    side, views = min(width, height), config.global_size
+    about = "" if sizes[0] == sizes[-1] else "about "
+    found = f"images are {about}{width}×{height} and global_size is {views}"
+    if views >= _TOO_SMALL * side:
+        fitting = max(8, side)
+        if side > SMALL_IMAGE:
+            return f"{found}: consider global_size={fitting}."
+        return f"{found}: consider --recipe small-images global_size={fitting}."
+    if views <= SMALL_IMAGE and side >= _TOO_LARGE * views:
+        return f"{found}: most detail is lost; consider --recipe folder."
+    return None
+
+
+def _sizes(source: Source) -> list[tuple[int, int]]:
+    """(width, height) of a few images; those that cannot be read are passed over, as training will name them."""
+    found = []
+    for index in map(int, np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int))):
+        try:
+            found.append(size_of(source.fetch(index), source.place(index)))
+        except UnreadableImageError:
+            continue
+    return found

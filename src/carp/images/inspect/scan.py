@@ -1,0 +1,149 @@
+"""A look at every image of a source before a run: what there is, what is broken, what is there twice.
+
+Everything goes through `fetch` and `place`, so that it works for any source. Images are decoded in full: a file whose
+head is whole may still be cut short.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.errors import UnreadableImageError
+from carp.images.decoding.decode import EMPTY, Stored, decode, format_of
+from carp.images.inspect.identical import digest
+from carp.images.loading.quarantine import Unreadable
+from carp.images.source import Source
+
+_AT_A_TIME = 1024
+_NAMES = 3  # of a group of duplicates
+_PIXELS = "pixels"  # the format of images that are not files
+
+
+@dataclass(frozen=True)
+class Range:
+    """Smallest, middle and largest of something."""
+
+    min: int
+    median: int
+    max: int
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Images with the same bytes."""
+
+    count: int
+    places: list[str]  # the first few
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What was found. Widths, heights and formats are those of the images that can be read."""
+
+    images: int
+    broken: list[Unreadable]
+    empty: int  # of the broken ones: files of no bytes
+    formats: dict[str, int]
+    width: Range | None
+    height: Range | None
+    bytes_each: Range
+    bytes_in_all: int
+    classes: dict[str, int]  # of all images; empty without labels
+    duplicates: list[Duplicates]  # largest group first
+    small: int  # images whose shorter side is at most half of a view's
+
+
+class _Seen(NamedTuple):
+    bad: Unreadable | None
+    digest: bytes
+    num_bytes: int
+    format: str = ""
+    width: int = 0
+    height: int = 0
+
+
+def scan(source: Source, *, view_size: int, progress: Callable[[int, int], None] = lambda _done, _all: None) -> Scan:
+    """Read and decode every image, with as many threads as there are cores."""
+    digests = np.zeros(len(source), dtype="V16")
+    sizes_N3 = np.zeros((len(source), 3), dtype=np.int64)  # bytes, width, height
+    formats, broken = Counter[str](), list[Unreadable]()
+    for i, seen in enumerate(_look_at_all(source)):
+        digests[i], sizes_N3[i] = seen.digest, (seen.num_bytes, seen.width, seen.height)
+        if seen.bad:
+            broken.append(seen.bad)
+        else:
+            formats[seen.format] += 1
+        progress(i + 1, len(source))
+    good = np.ones(len(source), dtype=np.bool_)
+    good[[bad.index for bad in broken]] = False
+    return Scan(
+        images=len(source),
+        broken=broken,
+        empty=sum(bad.reason == EMPTY for bad in broken),
+        formats=dict(formats.most_common()),
+        width=_range(sizes_N3[good, 1]),
+        height=_range(sizes_N3[good, 2]),
+        bytes_each=_range(sizes_N3[:, 0]) or Range(0, 0, 0),
+        bytes_in_all=int(sizes_N3[:, 0].sum()),
+        classes=_classes(source),
+        duplicates=_duplicates(source, digests, good),
+        small=int((2 * sizes_N3[good, 1:].min(axis=1, initial=2**31) <= view_size).sum()),
+    )
+
+
+def _look_at_all(source: Source) -> Iterator[_Seen]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(0, len(source), _AT_A_TIME):  # a million waiting tasks would fill the memory
+            yield from pool.map(lambda i: _look_at(source, i), range(start, min(start + _AT_A_TIME, len(source))))
+
+
+def _look_at(source: Source, index: int) -> _Seen:
+    stored: Stored = b""
+    try:
+        stored = source.fetch(index)
+        height, width, _ = decode(stored, source.place(index)).shape
+    except UnreadableImageError as error:
+        return _Seen(Unreadable(index, error.place, error.reason), bytes(16), len(stored))
+    num_bytes = len(stored) if isinstance(stored, bytes) else stored.nbytes
+    return _Seen(None, digest(stored), num_bytes, _format(stored, source.place(index)), width, height)
+
+
+def _format(stored: Stored, place: str) -> str:
+    if not isinstance(stored, bytes):
+        return _PIXELS
+    return format_of(stored, place)
+
+
+def _range(values: NDArray[np.int64]) -> Range | None:
+    if not len(values):
+        return None
+    return Range(int(values.min()), int(np.median(values)), int(values.max()))
+
+
+def _classes(source: Source) -> dict[str, int]:
+    if source.labels is None:
+        return {}
+    if source.labels.ndim > 1:  # several labels per image: it counts for each
+        counts = (source.labels > 0).sum(axis=0)
+    else:
+        counts = np.bincount(source.labels, minlength=len(source.classes))
+    return {name: int(count) for name, count in zip(source.classes, counts, strict=True)}
+
+
+def _duplicates(source: Source, digests: NDArray[np.void], good: NDArray[np.bool_]) -> list[Duplicates]:
+    """Groups of readable images with one digest."""
+    readable = np.flatnonzero(good)
+    _, group, counts = np.unique(digests[readable].view("S16"), return_inverse=True, return_counts=True)
+    order = readable[np.argsort(group, kind="stable")]  # group after group, each in the order of the source
+    starts = np.cumsum(counts) - counts
+    several = sorted(np.flatnonzero(counts > 1), key=lambda g: (-counts[g], order[starts[g]]))
+    return [
+        Duplicates(int(counts[g]), [source.place(int(i)) for i in order[starts[g] : starts[g] + counts[g]][:_NAMES]])
+        for g in several
+    ]

@@ -1,0 +1,1 @@
+"""Batches in a fixed order: order, loader, quarantine of bad files, images held in memory."""

@@ -1,0 +1,311 @@
+"""Batches of views in a fixed order, startable at any step.
+
+The order of an epoch is a permutation drawn from (seed, epoch); the last images that do not fill a batch wait for
+another epoch's order. Small images are held in memory and augmented a batch at a time; photographs are decoded and
+augmented one at a time by worker processes. The place of an image that cannot be read is taken by another one, with
+the view parameters of the image that was due. Where several processes share a run, each makes its own part of every
+batch.
+
+Shapes: V views, B images, S side of a view.
+"""
+
+import atexit
+import multiprocessing
+import signal
+import sys
+import warnings
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch._C import _remove_worker_pids
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from carp.compute import distributed
+from carp.compute.device import choose_device
+from carp.compute.parent import end_with
+from carp.config import Config
+from carp.errors import BadImagesError, DataError, StorageError, UnreadableImageError, plain
+from carp.images.decoding.decode import pixel_limit
+from carp.images.loading.in_memory import is_held, is_readable
+from carp.images.loading.order import Order
+from carp.images.loading.quarantine import Misses, Quarantine, Unreadable, nothing_instead, proves_too_many, substitutes
+from carp.images.source import ArraySource, Source
+from carp.images.views.batch_views import batch_views
+from carp.images.views.photo_views import photo_views, without_threads
+from carp.images.views.view_parameters import view_kinds
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The views of one optimiser step, as far as this process makes them."""
+
+    step: int
+    epoch: int
+    indices: NDArray[np.int64]
+    views: list[Tensor]  # V tensors [B, 3, S, S]: floats in [0, 1] or bytes, not yet normalised
+    num_images: int  # of all processes
+
+
+class Loader(Protocol):
+    """Makes the batches of a run."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in an epoch."""
+
+    def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
+        """Yield the batches of steps first_step … last_step − 1."""
+
+
+class SmallImageLoader:
+    """Augments whole batches of images held in memory; the next one while the current one is trained on, if `ahead`."""
+
+    def __init__(self, source: ArraySource, config: Config, *, ahead: bool = False) -> None:
+        self._ahead = ahead
+        self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
+        self._is_readable = is_readable(source)
+        self._order = Order.of_source(source, config)
+        self.steps_per_epoch = self._order.steps_per_epoch
+
+    def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
+        """Yield the batches of steps first_step … last_step − 1."""
+        batches = self._in_turn(first_step, last_step)
+        yield from one_ahead(batches) if self._ahead else batches
+
+    def _in_turn(self, first_step: int, last_step: int) -> Iterator[Batch]:
+        own = slice(*distributed.share(self._order.batch_size, distributed.rank()))
+        for step, epoch, due in self._order.steps(first_step, last_step):
+            taken, indices = self._taken(epoch, due), due[own]  # of all processes, so that all or none fail
+            images = self._source.images[taken[own]]
+            views = batch_views(images, self._kinds, seed=self._seed, epoch=epoch, indices=indices)
+            yield Batch(step, epoch, indices, views, self._order.batch_size)
+
+    def _taken(self, epoch: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The indices, those of unreadable images replaced."""
+        taken = indices.copy()
+        for row in np.flatnonzero(~self._is_readable[indices]):
+            due = int(indices[row])
+            others = substitutes(len(self._source), seed=self._seed, epoch=epoch, index=due)
+            try:
+                taken[row] = next(other for other in others if self._is_readable[other])
+            except StopIteration:
+                raise nothing_instead(self._source.place(due)) from None
+        return taken
+
+
+def one_ahead(batches: Iterator[T]) -> Generator[T]:
+    """The same batches, each made in a thread while the one before it is in use. Tensor operations let others run."""
+    with ThreadPoolExecutor(1, thread_name_prefix="views") as thread:
+        coming = thread.submit(next, batches, None)
+        while (batch := coming.result()) is not None:
+            coming = thread.submit(next, batches, None)
+            yield batch
+
+
+def own_parts(order: Order, first_step: int, last_step: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+    """(step, epoch, indices) of the images that this process takes; those of all processes, joined, are the batch."""
+    own = slice(*distributed.share(order.batch_size, distributed.rank()))
+    for step, epoch, indices in order.steps(first_step, last_step):
+        yield step, epoch, indices[own]
+
+
+class PhotoLoader:
+    """Decodes and augments photographs in worker processes."""
+
+    def __init__(self, source: Source, config: Config, quarantine: Quarantine | None = None) -> None:
+        self._order = Order.of_source(source, config)
+        self.steps_per_epoch = self._order.steps_per_epoch
+        self._dataset = _Photos(source, config)
+        self._workers = config.workers
+        self._quarantine = Quarantine(len(source), config.max_bad_share) if quarantine is None else quarantine
+
+    def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
+        """Yield the batches of steps first_step … last_step − 1."""
+        steps = own_parts(self._order, first_step, last_step)
+        own = own_parts(self._order, first_step, last_step)
+        items = ([(epoch, int(i)) for i in indices] for _, epoch, indices in own)
+        with closing(by_workers(self._dataset, items, self._workers)) as made:
+            for (step, epoch, indices), rendered in zip(steps, made, strict=True):
+                misses, error = _of_all_processes(rendered)
+                self._quarantine.add(misses)
+                if error is not None:
+                    raise error
+                yield Batch(step, epoch, indices, rendered.views, self._order.batch_size)
+
+
+def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], workers: int) -> Generator[T]:
+    """What `dataset.__getitems__` makes of every list of items (epoch, index), in turn, in worker processes."""
+    without_threads()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        loader = DataLoader(
+            dataset,
+            batch_sampler=items,
+            num_workers=workers,
+            collate_fn=_as_it_is,
+            worker_init_fn=_depend_on_parent,
+        )
+        loaded = iter(loader)
+    # The workers end here or at exit, not with the last reference, which a traceback may hold: multiprocessing would
+    # send them a signal that they do not heed, and wait
+    end = partial(_end_workers, loaded)
+    atexit.register(end)
+    try:
+        yield from loaded
+    finally:
+        atexit.unregister(end)
+        end()
+
+
+def _end_workers(loaded: Iterator[Any]) -> None:
+    """Kill the workers, which hold nothing: torch would wait until each has finished the batch that it is working on.
+
+    This replaces torch's own way to end them, which could wait for a lock that a killed worker held.
+    """
+    if not isinstance(loaded, _MultiProcessingDataLoaderIter) or loaded._shutdown:
+        return
+    loaded._shutdown = True
+    _remove_worker_pids(id(loaded))  # from here on their death is no failure
+    loaded._worker_pids_set = False
+    for worker in loaded._workers:
+        worker.kill()
+    for worker in loaded._workers:
+        worker.join()
+    for queue in loaded._index_queues:
+        queue.cancel_join_thread()
+        queue.close()
+
+
+def _depend_on_parent(_worker: int) -> None:
+    """A worker ends when its parent says so, or with it.
+
+    Ctrl-C, `timeout` and batch systems signal the whole process group; only the training process acts on that.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:
+        end_with(parent.pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # What fails while a batch is made travels to the parent. The rest is a thread of multiprocessing that prints a
+    # traceback when a parent that was told to stop does not fetch what it asked for
+    sys.excepthook = lambda *_: None
+
+
+@dataclass(frozen=True)
+class _Rendered:
+    """What a worker makes of a batch: views or an error, which as an exception would arrive as a traceback."""
+
+    views: list[Tensor]
+    misses: Misses
+    error: DataError | None = None
+
+
+def _of_all_processes(rendered: _Rendered) -> tuple[Misses, DataError | None]:
+    """What all processes missed and the first error among theirs, so that all stop at the same step."""
+    own, error = rendered.misses, rendered.error
+    nothing = error is None and not own.unreadable
+    told = distributed.gather(None if nothing else [asdict(own), str(error or ""), type(error).__name__])
+    if len(told) == 1:
+        return own, error
+    misses, errors = Misses(), list[DataError]()
+    kinds = {kind.__name__: kind for kind in (DataError, BadImagesError, StorageError)}
+    for one, message, kind in filter(None, told):
+        misses.unreadable += [Unreadable(**bad) for bad in one["unreadable"]]
+        misses.drawn += one["drawn"]
+        misses.drawn_unreadable += one["drawn_unreadable"]
+        if message:
+            errors.append(kinds[kind](message))
+    return misses, errors[0] if errors else None
+
+
+def _as_it_is(rendered: Any) -> Any:
+    return rendered
+
+
+class _Photos(Dataset[_Rendered]):
+    """The views of a batch by (epoch, index), so that these are all a worker has to know."""
+
+    def __init__(self, source: Source, config: Config) -> None:
+        self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
+        self._max_bad_share = config.max_bad_share
+        self._max_pixels = config.max_image_pixels
+
+    def __getitems__(self, items: list[tuple[int, int]]) -> _Rendered:
+        misses = Misses()
+        try:
+            with pixel_limit(self._max_pixels):
+                views = [self._views(epoch, index, misses) for epoch, index in items]
+        except DataError as error:
+            return _Rendered([], misses, plain(error))
+        return _Rendered([stack(view) for view in zip(*views, strict=True)], misses)
+
+    def _views(self, epoch: int, index: int, misses: Misses) -> list[Tensor]:
+        """The views of an image, or of the first one that can be read among those that may take its place."""
+        others = substitutes(len(self._source), seed=self._seed, epoch=epoch, index=index)
+        for drawn, taken in enumerate(chain([index], others)):
+            misses.drawn += drawn > 0
+            try:
+                stored, place = self._source.fetch(taken), self._source.place(taken)
+                return photo_views(stored, place, self._kinds, seed=self._seed, epoch=epoch, index=index)
+            except UnreadableImageError as error:
+                misses.unreadable.append(Unreadable(taken, error.place, error.reason))
+                misses.drawn_unreadable += drawn > 0
+            if proves_too_many(misses.drawn, misses.drawn_unreadable, self._max_bad_share):
+                break
+        raise nothing_instead(self._source.place(index))
+
+
+def stack(views: Sequence[Tensor]) -> Tensor:
+    """Views [3, S, S] as [B, 3, S, S]. Photographs are channels-last, which only a stack in that order keeps."""
+    return torch.stack([view.permute(1, 2, 0) for view in views]).permute(0, 3, 1, 2)
+
+
+def make_loader(source: Source, config: Config, quarantine: Quarantine | None = None) -> Loader:
+    """The loader that suits the views' size and the source; photographs that cannot be read go into quarantine."""
+    if isinstance(source, ArraySource) and is_held(config):
+        # On a CPU the thread would take from the step what it gives: both use all cores
+        return SmallImageLoader(source, config, ahead=choose_device(config.device).type != "cpu")
+    return PhotoLoader(source, config, quarantine)
+
+
+def normalise(images: Tensor, device: torch.device, *, channels_last: bool = False) -> Tensor:
+    """Move images (bytes, or floats in [0, 1]) to the device and apply ImageNet's mean and deviation."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    x = images.to(device, non_blocking=True)
+    mean = torch.tensor(IMAGENET_MEAN, device=device).view(3, 1, 1)
+    std = torch.tensor(IMAGENET_STD, device=device).view(3, 1, 1)
+    if x.dtype == torch.uint8:
+        return _normalise_bytes(x, 1 / (255 * std), -mean / std, layout)
+    floats = torch.empty(x.shape, device=device, memory_format=layout)
+    return torch.addcmul(-mean / std, x, 1 / std, out=floats)
+
+
+def _normalise_bytes(x: Tensor, scale: Tensor, shift: Tensor, layout: torch.memory_format) -> Tensor:
+    """x·scale + shift as floats, in the order of memory; on a CPU an image at a time, which stays in its cache."""
+    floats = torch.empty(x.shape, device=x.device, memory_format=layout)
+    rows = floats.flatten(2)
+    if layout == torch.channels_last:
+        rows = floats.permute(0, 2, 3, 1).flatten(2)
+        scale, shift = (value.flatten().repeat(x.shape[-1]) for value in (scale, shift))
+    else:
+        scale, shift = scale.flatten(1), shift.flatten(1)
+    parts = zip(floats, x, rows, strict=True) if x.device.type == "cpu" else [(floats, x, rows)]
+    for target, source, row in parts:
+        target.copy_(source)
+        torch.addcmul(shift, row, scale, out=row)
+    return floats

@@ -1,0 +1,1 @@
+"""The kinds of image sources, one file each."""

@@ -1,0 +1,160 @@
+"""A text or CSV file that lists image files, with labels or without."""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.errors import DataError, nearest
+from carp.files.regular import check_regular, open_regular
+from carp.images.decoding.decode import Stored, read_file
+from carp.images.decoding.image_formats import SUFFIXES
+from carp.images.decoding.transient import retrying
+from carp.images.index import Found, Index, IndexedSource, find_index, pack, silent, strings_arrays
+from carp.images.labels import number_classes
+
+LISTS = frozenset({".txt", ".csv", ".tsv"})
+_PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path")
+_LABEL_COLUMNS = ("label", "class", "category", "target", "cls")
+
+
+class _Entry(NamedTuple):
+    line: int
+    path: str
+    label: str | None
+
+
+class ListSource(IndexedSource):
+    """Image files named in a list, in its order; relative paths start at the folder of the list.
+
+    Whether the files exist shows when they are read: a missing one is an image that cannot be read.
+    """
+
+    _FROM_INDEX = frozenset({"paths", "labels"})
+
+    def __init__(self, file: Path, *, index: Path | None = None, progress: Found = silent) -> None:
+        self.file, self.name = file, str(file)
+        of = f"list:{os.path.abspath(file)}"  # noqa: PTH100 - links in the path stay as they are
+        try:
+            retrying(partial(check_regular, file), file)
+            state = retrying(file.stat, file)
+            stamp = [state.st_size, state.st_mtime_ns]
+            stored = find_index(index, of)
+            current = stored is not None and stored.about["stamp"] == stamp
+            build = partial(_build, file, of, stamp, progress)
+            self._set(stored if stored is not None and current else retrying(build, file))
+        except OSError as error:
+            raise DataError(f"cannot read the list {file}: {error.strerror}.") from error
+
+    def _set(self, index: Index) -> None:
+        super()._set(index)
+        self.labels: NDArray[np.int64] | None = index.arrays["labels"] if self.classes else None
+        self.paths = index.strings("paths")
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def fetch(self, index: int) -> Stored:
+        """The bytes of one file."""
+        return read_file(self.file.parent / self.paths[index])
+
+    def place(self, index: int) -> str:
+        """The path of one file."""
+        return str(self.file.parent / self.paths[index])
+
+
+def _build(file: Path, of: str, stamp: list[int], progress: Found) -> Index:
+    paths, labels, first = list[str](), list[str](), 0
+    with io.TextIOWrapper(open_regular(file), "utf-8-sig", errors="surrogateescape", newline="") as lines:
+        for entry in _entries(file, lines):
+            if "\0" in entry.path:
+                raise DataError(f"{file}, line {entry.line}: this is no list of paths (it has a NUL byte).")
+            if paths and (entry.label is None) == bool(labels):
+                has, had = ("no label", "one") if entry.label is None else ("a label", "none")
+                raise DataError(
+                    f"{file}, line {entry.line}: '{entry.path}' has {has}, but line {first} has {had}. "
+                    "Label all images or none."
+                )
+            first = first or entry.line
+            paths.append(entry.path)
+            if entry.label is not None:
+                labels.append(entry.label)
+            if len(paths) % 10_000 == 0:
+                progress(len(paths), 0)
+    if not paths:
+        raise DataError(f"the list {file} names no images: write one path a line.")
+    numbers, classes = number_classes(labels)
+    index = Index(of, {"stamp": stamp, "classes": classes}, {**strings_arrays("paths", pack(paths)), "labels": numbers})
+    index.about["fingerprint"] = index.fingerprint("paths", "labels")
+    return index
+
+
+def _entries(file: Path, lines: Iterable[str]) -> Iterator[_Entry]:
+    if file.suffix.lower() in {".csv", ".tsv"}:
+        return _from_table(file, lines, "\t" if file.suffix.lower() == ".tsv" else ",")
+    return _from_text(file, lines)
+
+
+def _from_text(file: Path, lines: Iterable[str]) -> Iterator[_Entry]:
+    """A path a line, and maybe a label after a tab or a comma; a comma may also belong to the path."""
+    for number, line in enumerate(lines, 1):
+        text = line.strip()
+        if not text:
+            continue
+        path, sign, label = text.rpartition("\t")
+        if not sign:
+            path, sign, label = text.rpartition(",")
+            if not _is_image(path):
+                path, sign, label = text, "", ""
+        if sign and (not path.strip() or not label.strip()):
+            raise DataError(f"{file}, line {number}: '{text}' must be a path, or a path, a tab or comma, and a label.")
+        yield _Entry(number, path.strip(), label.strip() if sign else None)
+
+
+def _from_table(file: Path, lines: Iterable[str], delimiter: str) -> Iterator[_Entry]:
+    """Columns by the names in the first line, or path and label when the first line is an image already."""
+    rows = csv.reader(lines, delimiter=delimiter)
+    path_column, label_column = 0, None
+    first = True
+    try:
+        for row in rows:
+            cells = [cell.strip() for cell in row]
+            if not any(cells):
+                continue
+            if first:
+                first = False
+                if not _is_image(cells[0]) or cells[0].lower() in _PATH_COLUMNS:
+                    path_column, label_column = _columns(file, rows.line_num, cells)
+                    continue
+                label_column = 1 if len(cells) > 1 else None
+            needed = max(path_column, label_column or 0)
+            label = cells[label_column] if label_column is not None and len(cells) > needed else ""
+            if len(cells) <= needed or not cells[path_column] or (label_column is not None and not label):
+                missing = "label" if len(cells) > path_column and cells[path_column] else "path"
+                raise DataError(f"{file}, line {rows.line_num}: the {missing} is missing in '{delimiter.join(row)}'.")
+            yield _Entry(rows.line_num, cells[path_column], label or None)
+    except csv.Error as error:
+        raise DataError(f"{file}, line {rows.line_num}: {error}. Is a quotation mark not closed?") from error
+
+
+def _columns(file: Path, line: int, names: list[str]) -> tuple[int, int | None]:
+    """Which columns hold paths and labels."""
+    lower = [name.lower() for name in names]
+    path = next((lower.index(name) for name in _PATH_COLUMNS if name in lower), None)
+    if path is None:
+        close = next((hint for name in lower if (hint := nearest(name, _PATH_COLUMNS))), "")
+        raise DataError(
+            f"{file}, line {line}: no column holds paths, received the columns {', '.join(names)}.{close} "
+            f"Call it '{_PATH_COLUMNS[0]}' (and labels '{_LABEL_COLUMNS[0]}'), or begin with a path in the first line."
+        )
+    return path, next((lower.index(name) for name in _LABEL_COLUMNS if name in lower), None)
+
+
+def _is_image(path: str) -> bool:
+    return Path(path.strip()).suffix.lower() in SUFFIXES

@@ -1,0 +1,194 @@
+"""The paper's data sets, a row each: where torchvision has them, how large they are and what is measured on them.
+
+`dataset:NAME:PART` opens a part of a row (`named_sets.py`). The splits are those of the authors' own evaluation; the
+numbers of images are those that torchvision gives.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+PREFIX = "dataset:"
+Metric = Literal["top-1", "mean per-class", "mAP"]
+Layout = Literal["torchvision", "folders", "voc", "inaturalist"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """One part of a data set: what its authors call it, torchvision's arguments for it, how many images."""
+
+    word: str
+    arguments: Mapping[str, Any]
+    images: int
+
+
+@dataclass(frozen=True)
+class SplitList:
+    """A published list of some of the training images: its file in ROOT/NAME, how many images."""
+
+    file: str
+    images: int
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A row of the table."""
+
+    name: str
+    title: str
+    torchvision: str
+    train: Split
+    test: Split
+    classes: int
+    metric: Metric
+    """What the literature reports."""
+    paper_metric: Metric
+    """What the paper reports."""
+    protocols: tuple[str, ...]
+    """The paper's protocols that use it."""
+    gigabytes: float
+    """To download."""
+    marker: str
+    """A path below the root that is there if the data set is."""
+    download: bool = True
+    """Whether torchvision fetches it."""
+    how: str = ""
+    """How to get it where torchvision cannot, or what to know about it."""
+    folder: str = ""
+    """The folder below the root that torchvision takes as its own root."""
+    layout: Layout = "torchvision"
+    """How it lies on the disk: as torchvision's class reads it, as folders of classes, or so that more is needed."""
+    lists: Mapping[str, SplitList] = field(default_factory=dict)
+    """Published lists of some of the training images, by the word for them."""
+
+    def source(self, part: str) -> str:
+        """The word that opens a part: `train`, `test`, or one of `lists`."""
+        return f"{PREFIX}{self.name}:{part}"
+
+    def split(self, part: str) -> Split:
+        """The split that a part is, or is taken from."""
+        return self.test if part == "test" else self.train
+
+    def images(self, part: str) -> int:
+        """How many images a part has."""
+        return self.lists[part].images if part in self.lists else self.split(part).images
+
+
+@dataclass(frozen=True)
+class Presence:
+    """What was found of a data set: `state`, the words that open its parts, and why it cannot be used."""
+
+    state: Literal["present", "absent", "broken"]
+    train: str = ""
+    test: str = ""
+    lists: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def _split(word: str, images: int, **arguments: Any) -> Split:
+    return Split(word, MappingProxyType(arguments or {"split": word}), images)
+
+
+_LISTS_AT = "https://github.com/google-research/simclr/tree/master/imagenet_subsets"
+DATASETS = (
+    Dataset(
+        "imagenet", "ImageNet-1M", "ImageNet", _split("train", 1_281_167), _split("val", 50_000),
+        classes=1000, metric="top-1", paper_metric="top-1", protocols=("knn", "kmeans", "linear"), gigabytes=145,
+        marker="imagenet/train", folder="imagenet", download=False, layout="folders",
+        lists={"1%": SplitList("1percent.txt", 12_811), "10%": SplitList("10percent.txt", 128_116)},
+        how="register at https://image-net.org, put ILSVRC2012_devkit_t12.tar.gz, ILSVRC2012_img_train.tar and "
+        "ILSVRC2012_img_val.tar into ROOT/imagenet and open it once with torchvision.datasets.ImageNet, which unpacks "
+        "them; or put class folders into ROOT/imagenet/train and val. The 1% and 10% lists go into ROOT/imagenet, too: "
+        f"{_LISTS_AT}",
+    ),
+    Dataset(
+        "pets", "Oxford-IIIT Pet", "OxfordIIITPet", _split("trainval", 3_680), _split("test", 3_669),
+        classes=37, metric="mean per-class", paper_metric="top-1", protocols=("knn",), gigabytes=0.8,
+        marker="oxford-iiit-pet",
+    ),
+    Dataset(
+        "flowers", "Oxford Flowers-102", "Flowers102", _split("train", 1_020), _split("test", 6_149),
+        classes=102, metric="mean per-class", paper_metric="top-1", protocols=("knn",), gigabytes=0.4,
+        marker="flowers-102", how="needs scipy; others train on train and val together (2,040 images)",
+    ),
+    Dataset(
+        "aircraft", "FGVC-Aircraft", "FGVCAircraft", _split("trainval", 6_667), _split("test", 3_333),
+        classes=100, metric="mean per-class", paper_metric="top-1", protocols=("knn",), gigabytes=2.8,
+        marker="fgvc-aircraft-2013b",
+    ),
+    Dataset(
+        "cars", "Stanford Cars", "StanfordCars", _split("train", 8_144), _split("test", 8_041),
+        classes=196, metric="top-1", paper_metric="top-1", protocols=("knn",), gigabytes=1.9,
+        marker="stanford_cars", download=False,
+        how="its address is gone: get cars_train, cars_test, devkit and cars_test_annos_withlabels.mat from a mirror "
+        "into ROOT/stanford_cars, as in https://github.com/pytorch/vision/issues/7545; needs scipy",
+    ),
+    Dataset(
+        "country211", "Country-211", "Country211", _split("train", 31_650), _split("test", 21_100),
+        classes=211, metric="top-1", paper_metric="top-1", protocols=("knn",), gigabytes=11.5, marker="country211",
+    ),
+    Dataset(
+        "food101", "Food-101", "Food101", _split("train", 75_750), _split("test", 25_250),
+        classes=101, metric="top-1", paper_metric="top-1", protocols=("knn",), gigabytes=5.0, marker="food-101",
+    ),
+    Dataset(
+        "stl10", "STL-10", "STL10", _split("train", 5_000), _split("test", 8_000),
+        classes=10, metric="top-1", paper_metric="top-1", protocols=("knn",), gigabytes=2.6, marker="stl10_binary",
+    ),
+    Dataset(
+        "gtsrb", "GTSRB", "GTSRB", _split("train", 26_640), _split("test", 12_630),
+        classes=43, metric="top-1", paper_metric="top-1", protocols=("knn", "kmeans"), gigabytes=0.3,
+        marker="gtsrb/GTSRB",
+    ),
+    Dataset(
+        "cifar10", "CIFAR-10", "CIFAR10",
+        _split("train", 50_000, train=True), _split("test", 10_000, train=False),
+        classes=10, metric="top-1", paper_metric="top-1", protocols=("kmeans",), gigabytes=0.2,
+        marker="cifar-10-batches-py",
+    ),
+    Dataset(
+        "cifar100", "CIFAR-100", "CIFAR100",
+        _split("train", 50_000, train=True), _split("test", 10_000, train=False),
+        classes=100, metric="top-1", paper_metric="top-1", protocols=("kmeans",), gigabytes=0.2,
+        marker="cifar-100-python",
+    ),
+    Dataset(
+        "dtd", "DTD", "DTD", _split("train", 1_880), _split("test", 1_880),
+        classes=47, metric="top-1", paper_metric="top-1", protocols=(), gigabytes=0.6, marker="dtd/dtd",
+        how="partition 1; the paper has no table with it, the authors' k-means does",
+    ),
+    Dataset(
+        "voc07", "Pascal VOC07", "VOCDetection",
+        _split("trainval", 5_011, year="2007", image_set="trainval"),
+        _split("test", 4_952, year="2007", image_set="test"),
+        classes=20, metric="mAP", paper_metric="mAP", protocols=("few-shot",), gigabytes=0.9,
+        marker="VOCdevkit/VOC2007", layout="voc",
+        how="an image has several labels: the names of the objects in its annotation",
+    ),
+    Dataset(
+        "inat2018", "iNaturalist 2018", "INaturalist",
+        _split("train", 437_513, version="2018"), _split("val", 24_426, version="2018"),
+        classes=8_142, metric="top-1", paper_metric="top-1", protocols=("few-shot",), gigabytes=120,
+        marker="inaturalist/2018", folder="inaturalist", layout="inaturalist",
+        how="torchvision does not part it: put train2018.json and val2018.json, which do, into ROOT/inaturalist "
+        "(https://github.com/visipedia/inat_comp/tree/master/2018)",
+    ),
+)  # fmt: skip
+RETRIEVAL_SIZES = {"roxford5k": (70, 4_993), "rparis6k": (70, 6_322)}
+"""Queries and images of the sets whose ground truth is published."""
+COPYDAYS_SIZES = (157, 229)
+"""Originals and strong copies of Copydays."""
+VOC0712_SIZES = (16_551, 4_952)
+"""Training and test images of detection on VOC 2007 and 2012."""
+BY_NAME = {row.name: row for row in DATASETS}
+
+
+def find(word: str) -> Dataset | None:
+    """The row that a name, a title, a torchvision class or `dataset:NAME:PART` means, however it is spelt."""
+    name = _plain(word.removeprefix(PREFIX).removeprefix("torchvision:").partition(":")[0])
+    return next((row for row in DATASETS if name in {_plain(n) for n in (row.name, row.title, row.torchvision)}), None)
+
+
+def _plain(word: str) -> str:
+    return "".join(letter for letter in word.lower() if letter.isalnum())

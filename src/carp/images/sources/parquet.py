@@ -1,0 +1,213 @@
+"""Parquet files with a column of encoded images, as Hugging Face `datasets` writes them."""
+
+import hashlib
+import json
+import os
+import threading
+from collections import OrderedDict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.errors import DataError, MissingExtraError, UnreadableImageError
+from carp.files.regular import check_regular
+from carp.images.decoding.decode import Stored
+from carp.images.decoding.decode_limits import out_of_memory
+from carp.images.decoding.transient import retrying
+from carp.images.index import Found, silent
+from carp.images.labels import number_classes
+
+_IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")
+_LABEL_COLUMNS = ("label", "labels", "cls", "class", "target", "fine_label")
+_WINDOW_BYTES = 256 << 20  # of images that are mixed: a whole row group must be read to get at one image
+_HELD_BYTES = 2 * _WINDOW_BYTES  # by a process: a window, and the next one that a batch may reach into
+
+
+class ParquetSource:
+    """The rows of Parquet files, in their order.
+
+    A row group is the smallest thing that can be read, so each process holds the last few, and `groups` and `window`
+    ask for an order that stays within them for a while.
+    """
+
+    def __init__(self, files: list[Path], *, name: str, progress: Found = silent) -> None:
+        self.files, self.name = files, name
+        with _open(files[0]) as first:
+            self._column, label_column, names = _columns(files[0], first.schema_arrow)
+        counts, places, total_bytes, words, digest = list[int](), list[tuple[int, int]](), 0, list[str](), _sha(names)
+        for number, file in enumerate(files):
+            with _open(file) as table:
+                _check_schema(file, table.schema_arrow, self._column, label_column)
+                for group in range(table.num_row_groups):
+                    about = table.metadata.row_group(group)
+                    counts.append(about.num_rows)
+                    places.append((number, group))
+                    total_bytes += about.total_byte_size
+                    digest.update(f"{about.num_rows} {about.total_byte_size}\n".encode())
+                if label_column is not None:
+                    words += _words(file, table, label_column)
+            progress(sum(counts), 0)
+        self.groups = np.array(counts, dtype=np.int64)
+        self._ends, self._places = np.cumsum(self.groups), np.array(places, dtype=np.int32).reshape(-1, 2)
+        if not counts or not self._ends[-1]:
+            raise DataError(f"there are no images in {name}: it has no rows.")
+        self.window = max(1, int(_WINDOW_BYTES * self._ends[-1] / max(1, total_bytes)))
+        self.labels, self.classes = _labels(words, names, len(self))
+        digest.update(b"" if self.labels is None else self.labels.tobytes())
+        self.fingerprint = digest.hexdigest()
+        self._held = _Held()
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def fetch(self, index: int) -> Stored:
+        """The bytes of one image."""
+        group = int(np.searchsorted(self._ends, index, side="right"))
+        row = index - int(self._ends[group] - self.groups[group])
+        if self._held.process != os.getpid():  # a forked worker begins with nothing: neither files nor locks
+            self._held = _Held()
+        number, place = (int(i) for i in self._places[group])
+        try:
+            column = self._held.group(self.files[number], place, self._column, key=group)
+            value = column[row].as_py()
+        except (OSError, ValueError) as error:
+            raise UnreadableImageError(self.place(index), " ".join(str(error).split())) from error
+        except MemoryError:
+            raise out_of_memory(self.place(index)) from None
+        stored = value.get("bytes") if isinstance(value, dict) else value
+        if not isinstance(stored, bytes):
+            raise UnreadableImageError(self.place(index), "the row holds no bytes")
+        return stored
+
+    def place(self, index: int) -> str:
+        """The file and the number of one row in it."""
+        group = int(np.searchsorted(self._ends, index, side="right"))
+        number = int(self._places[group, 0])
+        first = int(self.groups[: int(np.searchsorted(self._places[:, 0], number))].sum())
+        return f"{self.files[number]}: row {index - first}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_held"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._held = _Held()
+
+
+class _Held:
+    """The row groups that a process read last."""
+
+    def __init__(self) -> None:
+        self.process, self._lock = os.getpid(), threading.Lock()
+        self._groups: OrderedDict[int, Any] = OrderedDict()
+        self._bytes = 0
+
+    def group(self, file: Path, place: int, column: str, *, key: int) -> Any:
+        """The image column of a row group."""
+        with self._lock:
+            if key in self._groups:
+                self._groups.move_to_end(key)
+                return self._groups[key]
+            found = retrying(partial(_row_group, file, place, column), file)
+            self._groups[key] = found
+            self._bytes += found.nbytes
+            while self._bytes > _HELD_BYTES and len(self._groups) > 1:
+                self._bytes -= self._groups.popitem(last=False)[1].nbytes
+            return found
+
+
+def _row_group(file: Path, place: int, column: str) -> Any:
+    with _parquet().ParquetFile(file) as opened:
+        return opened.read_row_group(place, columns=[column], use_threads=False).column(0)
+
+
+def _parquet() -> Any:
+    try:
+        import pyarrow.parquet  # noqa: PLC0415 - optional
+    except ImportError:
+        raise MissingExtraError("Parquet files need pyarrow. Run `pip install 'carp-ssl[parquet]'`.") from None
+    return pyarrow.parquet
+
+
+def _open(file: Path) -> Any:
+    parquet = _parquet()
+    try:
+        retrying(partial(check_regular, file), file)
+        return retrying(partial(parquet.ParquetFile, file), file)
+    except (OSError, ValueError) as error:
+        raise _broken(file, error) from error
+
+
+def _broken(file: Path, error: Exception) -> DataError:
+    strerror = getattr(error, "strerror", None)  # pyarrow's errors have none
+    reason = " ".join(str(strerror or error).split()).rstrip(".")
+    return DataError(f"cannot read the Parquet file {file}: {reason}. Replace it or leave it out.")
+
+
+def _sha(names: list[str] | None) -> Any:
+    return hashlib.sha256(json.dumps(names).encode())
+
+
+def _columns(file: Path, schema: Any) -> tuple[str, str | None, list[str] | None]:
+    """The columns of images and labels, and the names of the classes if the file knows them."""
+    features = _features(schema)
+    images = [field.name for field in schema if _holds_images(field)]
+    declared = [name for name in images if features.get(name, {}).get("_type") == "Image"]
+    ranked = [*declared, *(name for name in _IMAGE_COLUMNS if name in images)]
+    if not ranked and len(images) != 1:
+        raise DataError(
+            f"{file} has {'several columns of bytes' if images else 'no column of encoded images'} among "
+            f"{', '.join(schema.names)}: name the one of the images '{_IMAGE_COLUMNS[0]}'."
+        )
+    classes = [name for name, about in features.items() if about.get("_type") == "ClassLabel" and name in schema.names]
+    candidates = [name for name in _LABEL_COLUMNS if name in schema.names] + classes
+    label = next(iter(candidates), None)
+    names = features.get(label, {}).get("names") if label is not None else None
+    return (ranked or images)[0], label, names
+
+
+def _features(schema: Any) -> dict[str, dict[str, Any]]:
+    """What Hugging Face `datasets` says about the columns, in the file's metadata."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError, RecursionError):
+        return {}
+    found = features if isinstance(features, dict) else {}
+    return {name: about for name, about in found.items() if isinstance(about, dict)}
+
+
+def _holds_images(field: Any) -> bool:
+    kind = str(field.type)
+    return kind in {"binary", "large_binary"} or (
+        kind.startswith("struct<") and any(f"bytes: {plain}" in kind for plain in ("binary", "large_binary"))
+    )
+
+
+def _check_schema(file: Path, schema: Any, *columns: str | None) -> None:
+    for column in columns:
+        if column is not None and column not in schema.names:
+            raise DataError(f"{file} has no column '{column}' as the other files have: {', '.join(schema.names)}.")
+
+
+def _words(file: Path, table: Any, column: str) -> list[str]:
+    """The labels of a file; empty when a label is missing, or when they are neither numbers nor words."""
+    try:
+        read = partial(table.read, columns=[column], use_threads=False)
+        values = retrying(read, file).column(0).to_pylist()
+    except (OSError, ValueError) as error:
+        raise _broken(file, error) from error
+    return [str(value) for value in values] if all(isinstance(value, int | str) for value in values) else []
+
+
+def _labels(words: list[str], names: list[str] | None, count: int) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
+    if len(words) != count:
+        return None, ()
+    if names is None or not all(word.removeprefix("-").isdecimal() for word in words):
+        return number_classes(words)
+    numbers = np.array(words, dtype=np.int64)
+    if numbers.min() < 0 or numbers.max() >= len(names):  # −1 is how a hidden label is written
+        return None, ()
+    return numbers, tuple(names)

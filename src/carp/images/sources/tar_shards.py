@@ -1,0 +1,185 @@
+"""Tar shards in WebDataset layout, read where they are: an index says where every image lies."""
+
+import json
+import os
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.errors import DataError, UnreadableImageError
+from carp.files.regular import check_regular, open_descriptor
+from carp.images.decoding.decode import Stored
+from carp.images.decoding.decode_limits import check_bytes, out_of_memory
+from carp.images.decoding.image_formats import SUFFIXES
+from carp.images.decoding.transient import retrying
+from carp.images.index import Found, Index, IndexedSource, find_index, pack, silent, strings_arrays
+from carp.images.labels import number_classes
+from carp.images.sources.tar_headers import BrokenTarError, Member, members
+
+_LARGEST_LABEL = 16 << 20  # bytes of a .cls or .json file
+_GZIP = b"\x1f\x8b"
+
+
+class TarSource(IndexedSource):
+    """The images of tar shards, in the order of shards and members.
+
+    Members that share their path up to the first dot of the file name are one sample: an image by its suffix, and maybe
+    a label, which is the text of `.cls`, or `label` or `cls` in `.json`. Images are fetched by position, without any
+    open file between two calls, so that threads and processes may share a source.
+    """
+
+    _FROM_INDEX = frozenset({"labels", "groups", "_names", "_shard_of", "_start", "_size"})
+
+    def __init__(self, shards: list[Path], *, name: str, index: Path | None = None, progress: Found = silent) -> None:
+        self.shards, self.name = shards, name
+        of = "tar:" + "\0".join(os.path.abspath(shard) for shard in shards)  # noqa: PTH100 - links stay as they are
+        stamp = [_stamp(shard) for shard in shards]
+        stored = find_index(index, of)
+        current = stored is not None and stored.about["stamp"] == stamp
+        self._set(stored if stored is not None and current else _build(shards, of, stamp, progress))
+
+    def _set(self, index: Index) -> None:
+        super()._set(index)
+        self.labels: NDArray[np.int64] | None = index.arrays["labels"] if self.classes else None
+        self.groups: NDArray[np.int64] = index.arrays["groups"]
+        self._names, self._shard_of = index.strings("names"), index.arrays["shard_of"]
+        self._start, self._size = index.arrays["start"], index.arrays["size"]
+
+    def __len__(self) -> int:
+        return len(self._start)
+
+    def fetch(self, index: int) -> Stored:
+        """The bytes of one member."""
+        shard, size = self.shards[self._shard_of[index]], int(self._size[index])
+        check_bytes(size, self.place(index))
+        try:
+            found = retrying(partial(_read_at, shard, int(self._start[index]), size), shard)
+        except OSError as error:
+            raise UnreadableImageError(self.place(index), error.strerror or str(error)) from error
+        except MemoryError:
+            raise out_of_memory(self.place(index)) from None
+        if len(found) < size:
+            raise UnreadableImageError(self.place(index), "the shard ends before it does")
+        return found
+
+    def place(self, index: int) -> str:
+        """The shard and the name of one member."""
+        return f"{self.shards[self._shard_of[index]]}: {self._names[index]}"
+
+
+def _read_at(shard: Path, start: int, size: int) -> bytes:
+    file = open_descriptor(shard)
+    try:
+        return os.pread(file, size, start)
+    finally:
+        os.close(file)
+
+
+@dataclass
+class _Found:
+    """What the walk over the shards has gathered, an entry an image."""
+
+    names: list[bytes] = field(default_factory=list)
+    shard_of: list[int] = field(default_factory=list)
+    start: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    labels: list[str | None] = field(default_factory=list)
+
+
+def _build(shards: list[Path], of: str, stamp: list[list[int]], progress: Found) -> Index:
+    found, groups = _Found(), list[int]()
+    for number, shard in enumerate(shards):
+        before = len(found.start)
+        try:
+            retrying(partial(_walk, shard, number, found), shard)
+        except OSError as error:
+            raise DataError(f"cannot read the shard {shard}: {error.strerror}.") from error
+        groups.append(len(found.start) - before)
+        progress(len(found.start), 0)
+    if not found.start:
+        raise DataError(
+            f"there are no images in {shards[0]}{' and the other shards' if len(shards) > 1 else ''}: a sample is "
+            f"named KEY.jpg, where KEY has no dot (looked for {', '.join(sorted(SUFFIXES))})."
+        )
+    words = [label for label in found.labels if label is not None]
+    labels, classes = number_classes(words if len(words) == len(found.labels) else [])
+    arrays = {
+        **strings_arrays("names", b"".join(found.names)),
+        "shard_of": np.array(found.shard_of, dtype=np.int32),
+        "start": np.array(found.start, dtype=np.int64),
+        "size": np.array(found.size, dtype=np.int64),
+        "labels": labels,
+        "groups": np.array(groups, dtype=np.int64),
+    }
+    index = Index(of, {"stamp": stamp, "classes": classes}, arrays)
+    index.about["fingerprint"] = index.fingerprint("names", "start", "size", "labels", "groups")
+    return index
+
+
+def _walk(shard: Path, number: int, found: _Found) -> None:
+    """Add the samples of one shard."""
+    images, labels = dict[str, Member](), dict[str, str]()
+    try:
+        file = open_descriptor(shard)
+        try:
+            if os.pread(file, 2, 0) == _GZIP:
+                raise DataError(f"the shard {shard} is compressed, so that no image can be found in it quickly: "
+                                f"decompress it (gunzip -c {shard} > PLAIN.tar) and give that.")  # fmt: skip
+            for member in members(file):
+                _sort_in(file, member, images, labels)
+        finally:
+            os.close(file)
+    except BrokenTarError as error:
+        raise DataError(f"the shard {shard} is broken: {error}. Fetch or write it again, or leave it out.") from None
+    found.names.append(pack([member.name for member in images.values()]))
+    found.shard_of += [number] * len(images)
+    found.start += [member.start for member in images.values()]
+    found.size += [member.size for member in images.values()]
+    found.labels += [labels.get(key) for key in images]
+
+
+def _sort_in(file: int, member: Member, images: dict[str, Member], labels: dict[str, str]) -> None:
+    """Take a member as the image or the label of its sample."""
+    folder, slash, name = member.name.rpartition("/")
+    stem, dot, kind = name.partition(".")
+    if not stem:
+        return  # hidden
+    key, suffix = f"{folder}{slash}{stem}", (dot + kind).lower()
+    if suffix in SUFFIXES:
+        images.setdefault(key, member)
+    elif suffix == ".cls":
+        label = _small(file, member).decode("utf-8", "replace").strip()
+        if label:
+            labels[key] = label
+    elif suffix == ".json" and key not in labels:
+        word = _label_in_json(_small(file, member))
+        if word is not None:
+            labels[key] = word
+
+
+def _small(file: int, member: Member) -> bytes:
+    """The bytes of a label; nothing of a member that is too large to be one."""
+    return os.pread(file, member.size, member.start) if member.size <= _LARGEST_LABEL else b""
+
+
+def _label_in_json(text: bytes) -> str | None:
+    try:
+        about = json.loads(text)
+    except (ValueError, RecursionError):  # RecursionError: thousands of brackets
+        return None
+    if not isinstance(about, dict):
+        return None
+    label = about.get("label", about.get("cls"))
+    return str(label) if isinstance(label, int | str) and str(label).strip() else None
+
+
+def _stamp(shard: Path) -> list[int]:
+    try:
+        retrying(partial(check_regular, shard), shard)
+        state = retrying(shard.stat, shard)
+    except OSError as error:
+        raise DataError(f"cannot read the shard {shard}: {error.strerror}.") from error
+    return [state.st_size, state.st_mtime_ns]

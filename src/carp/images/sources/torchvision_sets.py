@@ -1,0 +1,79 @@
+"""torchvision's data sets by name: `torchvision:CIFAR10`, `torchvision:CIFAR10:test`."""
+
+import inspect
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torchvision.datasets
+
+from carp.errors import DataError, nearest
+from carp.images.decoding.transient import retrying
+from carp.images.sources.map_style import DatasetSource
+
+PREFIX = "torchvision:"
+_NOT_BY_NAME = frozenset(
+    {"FakeData", "ImageFolder", "DatasetFolder", "VisionDataset", "wrap_dataset_for_transforms_v2"}
+)
+
+
+def open_torchvision(name: str, *, root: str | Path | None, download: bool) -> DatasetSource:
+    """The images of `NAME` or `NAME:SPLIT` below the folder `root`."""
+    word, _, split = name.partition(":")
+    accepted = inspect.signature(_class(word)).parameters
+    if root is None:
+        raise DataError(f"where is {PREFIX}{name}? Set root=FOLDER, and download=true if it is not there yet.")
+    arguments = _split(word, split, accepted)
+    dataset = make_dataset(word, arguments, name=f"{PREFIX}{name}", root=Path(root).expanduser(), download=download)
+    return DatasetSource(dataset, name=f"{PREFIX}{name}")
+
+
+def make_dataset(word: str, arguments: Mapping[str, Any], *, name: str, root: Path, download: bool) -> Any:
+    """An object of torchvision's class `word`; `name` is what a message calls it."""
+    maker = _class(word)
+    fetches = "download" in inspect.signature(maker).parameters
+    if download and not fetches:
+        raise DataError(f"torchvision cannot download {word}: put it below {root} by hand and leave out download.")
+    make = partial(maker, root=str(root), **arguments, **({"download": download} if fetches else {}))
+    try:
+        return make() if download else retrying(make, root)
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        wanted = "'carp-ssl[eval]'" if package == "scipy" else package
+        raise DataError(f"torchvision needs the package {package} for {word}. Run `pip install {wanted}`.") from error
+    except ValueError as error:  # a split that does not exist
+        raise DataError(f"cannot open {name}: {' '.join(str(error).split())}") from error
+    except (RuntimeError, OSError) as error:
+        if download:
+            cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            remedy = "Try again, or put it there by hand"
+            raise DataError(f"cannot download {name} to {root}: {cause}. {remedy}.") from error
+        remedy = "add download=true to fetch it" if fetches else "put it there by hand"
+        raise DataError(f"{name} is not in the folder {root}: set root= to where it is, or {remedy}.") from error
+
+
+def _class(name: str) -> Any:
+    names = sorted(set(torchvision.datasets.__all__) - _NOT_BY_NAME)
+    if name not in names:
+        same = next((other for other in names if other.lower() == name.lower()), None)
+        hint = f" Did you mean '{same}'?" if same else nearest(name, names)
+        raise DataError(f"torchvision has no data set '{name}'.{hint} Names are those of torchvision.datasets.")
+    return getattr(torchvision.datasets, name)
+
+
+def _split(name: str, split: str, accepted: Any) -> dict[str, Any]:
+    """The argument for a split: a flag `train` or a word; the images for training where none is named."""
+    if "train" in accepted and "split" not in accepted:
+        if split not in {"", "train", "test"}:
+            raise DataError(f"{name} has the splits train and test, received '{split}'.")
+        return {"train": split != "test"}
+    if "split" in accepted:
+        if split:
+            return {"split": split}
+        if accepted["split"].default is inspect.Parameter.empty:
+            raise DataError(f"{name} needs a split: write {PREFIX}{name}:SPLIT, as in torchvision's documentation.")
+        return {}
+    if split:
+        raise DataError(f"{name} has no splits, received '{split}': write {PREFIX}{name}.")
+    return {}

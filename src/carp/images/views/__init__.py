@@ -1,0 +1,1 @@
+"""The views of an image: what is random about them, and two ways to render them."""

@@ -1,0 +1,1 @@
+"""Pictures and pages to look at: sheets of views, search results, near-copies."""

@@ -1,0 +1,1 @@
+"""Results as tables: on the screen, as text, as an image."""

@@ -1,0 +1,198 @@
+"""The columns of a table of results: what they are called, in which order they stand and which come first."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from carp.images.sources.paper_datasets import BY_NAME, DATASETS, PREFIX, find
+
+PROTOCOLS = {
+    "knn": "k-NN",
+    "kmeans": "k-means",
+    "linear": "Linear",
+    "few-shot": "Few-shot",
+    "retrieval": "Retrieval",
+    "copy-detection": "Copy detection",
+    "detection": "Detection",
+}
+AVERAGE = "average"
+OWN = "(own data)"
+"""Behind the name of a folder that is called like a published data set."""
+_OTHER_DATA = {
+    "roxford5k": "ROxford5k",
+    "rparis6k": "RParis6k",
+    "copydays": "Copydays",
+    "voc0712": "VOC07+12",
+    AVERAGE: "Average",
+}
+_PER_CLASS = "mean_per_class"
+_BEST_ON_TEST = "best_top1_on_test"
+_MICRO_AP = "micro_ap"
+_WORDS = {
+    _BEST_ON_TEST: "best top-1 on the test images",
+    _MICRO_AP: "micro AP",
+    "top1": "top-1",
+    "top5": "top-5",
+    _PER_CLASS: "mean per class",
+    "map": "mAP",
+    "ap": "AP",
+    "ap50": "AP50",
+    "ap75": "AP75",
+}
+_CAPITALS = frozenset({"nmi", "ami", "ari"})
+# What the paper's tables show; a protocol that has other values too shows them with --all only.
+_HEADLINE = {
+    "knn": r"top1_k20",
+    "kmeans": r"nmi|ami|ari",
+    "linear": r"top1(_cached)?",
+    "few-shot": r"(map|top1)_(n\d+|full)",
+    "retrieval": r"map_(medium|hard)",
+    "copy-detection": r"map_strong",
+    "detection": r"ap(50|75)?",
+}
+_COUNTS = frozenset({"empty_clusters"})
+_PARTS = frozenset({"train", "trainval", "val", "valid", "validation", "test"})
+
+
+@dataclass(frozen=True)
+class Column:
+    """One measure: a protocol, the data it was taken on, and the name of the value."""
+
+    protocol: str
+    data: str
+    metric: str
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the value is a share, which is shown in percent and compared; a count is neither."""
+        return self.metric not in _COUNTS
+
+    @property
+    def is_headline(self) -> bool:
+        """Whether the paper's tables show it, or the literature beside top-1: mean per class, on some data sets."""
+        row = BY_NAME.get(self.data)
+        literature = row is not None and row.metric == "mean per-class"
+        metric = self.metric.replace(_PER_CLASS, "top1") if literature else self.metric
+        return re.fullmatch(_HEADLINE.get(self.protocol, ""), metric) is not None
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The name of the value in words: `top1_k20` is top-1 and k = 20."""
+        if not self.is_share:
+            return (self.metric.replace("_", " "),)
+        return tuple(_word(part) for part in self.parts)
+
+    @property
+    def parts(self) -> list[str]:
+        """The name of the value taken apart: `mean_per_class_k20` is `mean_per_class` and `k20`."""
+        return re.findall(rf"{_PER_CLASS}|{_BEST_ON_TEST}|{_MICRO_AP}|[^_]+", self.metric)
+
+    def __str__(self) -> str:
+        return f"{self.protocol} {self.data} {self.metric}"
+
+
+def column_of(protocol: str, data: str, value_name: str) -> Column:
+    """The column of a value, however it is spelt: of k-NN `knn_top1_k20`, `top1@20` and `top1_k20` are the same.
+
+    `data` is the name that `name_of_data` gives.
+    """
+    protocol = protocol.replace("_", "-")
+    letter = {"knn": "k", "few-shot": "n"}.get(protocol, "")
+    metric = value_name.removeprefix(protocol.replace("-", "_") + "_")
+    return Column(protocol, data, re.sub(r"@(?=\d)", f"_{letter}", metric).replace("@", "_"))
+
+
+def name_of_data(data: Mapping[str, Any]) -> str:
+    """The short name of the data of a result.
+
+    Only two kinds of data have the name of a published set, and so a place beside published numbers: `dataset:NAME`,
+    whose sizes were checked when it was opened, and what an evaluation named itself after it had checked the sizes
+    (`data.name`). A folder is called by its own name, and if that is the name of a published set, it is marked.
+    """
+    given = str(data.get("name") or "")
+    word = given or str(data.get("train") or "data")
+    if (given or word.startswith(PREFIX)) and (row := find(word)):
+        return row.name
+    if given in _OTHER_DATA:
+        return given
+    name = folder_name(word)
+    is_published = find(name) is not None or name.lower() in _OTHER_DATA
+    return f"{name} {OWN}" if is_published and not word.startswith("torchvision:") else name
+
+
+def folder_name(word: str) -> str:
+    """The name of a folder, without `train` or `test` at its end."""
+    parts = [part for part in re.split(r"[/\\]", word) if part]
+    while len(parts) > 1 and parts[-1].lower() in _PARTS:
+        parts.pop()
+    return parts[-1] if parts else word
+
+
+def in_order(columns: set[Column]) -> list[Column]:
+    """Sorted as in the paper: by protocol, data set, measure; what the paper does not have comes behind."""
+    return sorted(columns, key=_place)
+
+
+def headline_columns(columns: list[Column]) -> list[Column]:
+    """The columns that the paper would show; all of a protocol and data that have none of them."""
+    with_headline = {(c.protocol, c.data) for c in columns if c.is_headline}
+    return [c for c in columns if c.is_headline or (c.protocol, c.data) not in with_headline]
+
+
+@dataclass(frozen=True)
+class Headings:
+    """What stands above a table: its title, and for every column a group and a line below it; both may be empty."""
+
+    title: str
+    groups: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def headings(columns: list[Column]) -> Headings:
+    """Headings without repetition: what all columns have in common goes into the title."""
+    protocols = [PROTOCOLS.get(c.protocol, c.protocol) for c in columns]
+    data = [_data_title(c.data) for c in columns]
+    shared_words = set(columns[0].words).intersection(*(c.words for c in columns))
+    one_protocol, one_data = len(set(protocols)) == 1, len(set(data)) == 1 and len(columns) > 1
+    title = [protocols[0]] * one_protocol + [data[0]] * one_data
+    title += [word for word in columns[0].words if word in shared_words]
+    groups = [
+        " ".join(part for part, shared in ((p, one_protocol), (d, one_data)) if not shared)
+        for p, d in zip(protocols, data, strict=True)
+    ]
+    names = [", ".join(w for w in c.words if w not in shared_words) for c in columns]
+    return Headings(", ".join(title), tuple(groups), tuple(names))
+
+
+def _word(part: str) -> str:
+    numbered = re.fullmatch(r"([kn])(\d+)", part)
+    if numbered:
+        return f"{numbered[1]} = {numbered[2]}"
+    if depth := re.fullmatch(r"mp(\d+)", part):
+        return f"mP@{depth[1]}"
+    return part.upper() if part in _CAPITALS else _WORDS.get(part, part)
+
+
+def _data_title(name: str) -> str:
+    return BY_NAME[name].title if name in BY_NAME else _OTHER_DATA.get(name, name)
+
+
+def _place(column: Column) -> tuple[object, ...]:
+    protocols, data = list(PROTOCOLS), [*(row.name for row in DATASETS), *_OTHER_DATA]
+    metrics = ["nmi", "ami", "ari", "map", "top1", "top5", _PER_CLASS, "medium", "hard", "ap", "ap50", "ap75"]
+    numbers = [int(n) for n in re.findall(r"(?<=[kn])\d+", column.metric)] or [10**9]  # `full` comes behind n = 16
+    return (
+        _index(protocols, column.protocol),
+        column.protocol,
+        _index(data, column.data),
+        column.data,
+        [_index(metrics, word) for word in column.parts if not re.fullmatch(r"[kn]\d+", word)][:1],
+        numbers,
+        [_index(metrics, word) for word in column.parts],
+        column.metric,
+    )
+
+
+def _index(known: list[str], word: str) -> int:
+    return known.index(word) if word in known else len(known)

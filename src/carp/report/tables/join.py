@@ -1,0 +1,195 @@
+"""Result files of several models in one table: a row a model, a column a measure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from carp.evaluation.result import Result
+from carp.report.tables.columns import AVERAGE, Column, column_of, name_of_data
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model. `key` tells apart what has the same name; it is shown only then."""
+
+    name: str
+    epochs: int | None = None
+    published: bool = False
+    compared: bool = True
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number as it is shown (percent, or a count) and its deviation."""
+
+    mean: float
+    deviation: float | None = None
+
+
+_FEW = 3  # notes of a kind
+Cells = dict[tuple[Row, Column], Value]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is shown; `best` and `second` are the marked cells of every column."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    cells: Cells
+    title: str = ""
+    best: frozenset[tuple[Row, Column]] = field(init=False)
+    second: frozenset[tuple[Row, Column]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        marks = [_marks(self, column) for column in self.columns]
+        object.__setattr__(self, "best", frozenset[tuple[Row, Column]]().union(*(best for best, _ in marks)))
+        object.__setattr__(self, "second", frozenset[tuple[Row, Column]]().union(*(second for _, second in marks)))
+
+
+def shown(value: Value, column: Column) -> str:
+    """A number with one place, and its deviation; a count without places."""
+    if not column.is_share:
+        return f"{value.mean:.0f}"
+    deviation = "" if value.deviation is None else f" ± {value.deviation:.1f}"
+    return f"{value.mean:.1f}{deviation}"
+
+
+def _marks(table: Table, column: Column) -> tuple[set[tuple[Row, Column]], set[tuple[Row, Column]]]:
+    """The best and the second of a column, by the number as it is shown, so that equal numbers are marked alike."""
+    numbers = {
+        (row, column): round(table.cells[row, column].mean, 1)
+        for row in table.rows
+        if row.compared and (row, column) in table.cells
+    }
+    if not column.is_share or len(numbers) < 2:
+        return set(), set()
+    best, *others = sorted(set(numbers.values()), reverse=True)
+    second = others[0] if others else None
+    return ({cell for cell, n in numbers.items() if n == best}, {cell for cell, n in numbers.items() if n == second})
+
+
+@dataclass(frozen=True)
+class Source:
+    """A result and the place it was read from; the later `when`, the newer it is."""
+
+    result: Result
+    place: str
+    when: str
+
+
+def join(sources: Iterable[Source]) -> tuple[list[Row], Cells, list[str]]:
+    """Put results together: rows in the order in which they come, values, and notes on cells that came twice."""
+    sources = list(sources)
+    rows = list(dict.fromkeys(row for source in sources for row, _, _ in _values(source.result)))
+    cells: Cells = {}
+    origin: dict[tuple[Row, Column], Source] = {}
+    replaced: dict[tuple[str, str], list[_Replaced]] = {}
+    for source in sorted(sources, key=lambda s: s.when):
+        for row, column, value in _values(source.result):
+            cell = (row, column)
+            if cell in cells and cells[cell] != value:
+                pair = (origin[cell].place, source.place)
+                replaced.setdefault(pair, []).append(_Replaced(row, column, cells[cell], value))
+            cells[cell], origin[cell] = value, source
+    return *_told_apart(rows, cells), [*_notes_on_replaced(replaced), *_not_comparable(origin)]
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """A value that a newer file has, too."""
+
+    row: Row
+    column: Column
+    old: Value
+    new: Value
+
+
+def _notes_on_replaced(replaced: dict[tuple[str, str], list[_Replaced]]) -> list[str]:
+    """A note for every pair of files, with one of their values; the first few pairs only."""
+    notes = []
+    for (before, after), values in list(replaced.items())[:_FEW]:
+        first = next((value for value in values if value.column.is_headline), values[0])
+        more = f" and {len(values) - 1} more of its values" if len(values) > 1 else ""
+        old, new = shown(first.old, first.column), shown(first.new, first.column)
+        notes.append(
+            f"two results for {first.column} of {first.row.name}{more}: {old} in {before} and {new} in {after}; "
+            "the newest, which is the latter, is shown."
+        )
+    if len(replaced) > _FEW:
+        notes.append(f"{len(replaced) - _FEW} more pairs of files have two results for one value; the newest is shown.")
+    return notes
+
+
+def _not_comparable(origin: dict[tuple[Row, Column], Source]) -> list[str]:
+    """A note for all protocols and data whose results were not measured on the same images."""
+    measured: dict[tuple[str, str], set[str]] = {}
+    for (_, column), source in origin.items():
+        data = source.result.data
+        if "fingerprints" in data:
+            on = f"{data['fingerprints']} {data.get('test')}"
+            measured.setdefault((column.data, column.protocol), set()).add(on)
+    protocols: dict[str, list[str]] = {}
+    for (name, protocol), ways in measured.items():
+        if len(ways) > 1:
+            protocols.setdefault(name, []).append(protocol)
+    if not protocols:
+        return []
+    which = "; ".join(f"{', '.join(names)} on {data}" for data, names in list(protocols.items())[:_FEW])
+    more = f"; and {len(protocols) - _FEW} more data sets" if len(protocols) > _FEW else ""
+    return [
+        f"{which}{more}: these results were not measured on the same images (other training or test images, or another "
+        "way to part them), so they do not compare."
+    ]
+
+
+def with_averages(cells: Cells, rows: Sequence[Row], columns: Sequence[Column], data: Sequence[str]) -> Cells:
+    """Add the columns that are averages over data sets, for the rows that have all of these."""
+    added = dict(cells)
+    for row in rows:
+        for column in columns:
+            if column.data == AVERAGE and (row, column) not in cells:
+                parts = [cells.get((row, Column(column.protocol, name, column.metric))) for name in data]
+                whole = [part.mean for part in parts if part is not None]
+                if len(whole) == len(data):
+                    added[row, column] = Value(sum(whole) / len(whole))
+    return added
+
+
+def _values(result: Result) -> Iterable[tuple[Row, Column, Value]]:
+    """The cells of one result."""
+    for name, value in result.values.items():
+        row, metric = _row_and_metric(result, name)
+        column = column_of(result.protocol, name_of_data(result.data), told_apart(result, metric))
+        scale = 100 if column.is_share else 1
+        deviation = result.spread.get(name)
+        yield row, column, Value(scale * value, None if deviation is None else scale * deviation)
+
+
+def told_apart(result: Result, name: str) -> str:
+    """The name of a value, marked where a protocol has two ways: linear classifiers on stored features."""
+    return f"{name}_cached" if result.protocol == "linear" and result.settings.get("cached") else name
+
+
+def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:
+    model = result.model
+    branch = model.get("branch")
+    title = str(model.get("name") or model.get("hash") or "model")
+    epochs = model.get("epochs")
+    return Row(
+        f"{title} ({branch})" if branch else title,
+        epochs=epochs if isinstance(epochs, int) else None,
+        key=str(model.get("hash", ""))[:8],
+    ), name
+
+
+def _told_apart(rows: list[Row], cells: Cells) -> tuple[list[Row], Cells]:
+    """Add the key to the names of rows that have the same one."""
+    names = [row.name for row in rows]
+    new = {
+        row: Row(f"{row.name} [{row.key}]", row.epochs, row.published, row.compared, row.key)
+        if names.count(row.name) > 1 and row.key
+        else row
+        for row in rows
+    }
+    return list(new.values()), {(new[row], column): value for (row, column), value in cells.items()}

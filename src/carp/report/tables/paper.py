@@ -1,0 +1,84 @@
+"""The paper's published tables, as rows that stand beside one's own."""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from carp.errors import ConfigError, nearest
+from carp.report.tables.columns import Column
+from carp.report.tables.join import Cells, Row, Value
+
+_NOT_COMPARED = frozenset({"Supervised", "Random"})  # the paper shows them for orientation and never marks them
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A table of the paper: its label in the source, title, columns in order, rows, and what to know about it."""
+
+    name: str
+    label: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    cells: Cells
+    notes: tuple[str, ...]
+
+
+@cache
+def layouts() -> dict[str, Layout]:
+    """All published tables by name."""
+    text = (resources.files("carp.report.tables") / "paper.yaml").read_text(encoding="utf-8")
+    return {name: _layout(name, table) for name, table in yaml.safe_load(text).items()}
+
+
+def layout(name: str) -> Layout:
+    """One published table."""
+    if name not in layouts():
+        raise ConfigError(f"there is no layout '{name}'.{nearest(name, layouts())} Layouts: {', '.join(layouts())}.")
+    return layouts()[name]
+
+
+def published() -> tuple[list[Row], Cells]:
+    """The rows and values of all tables together, in the paper's order: for orientation, others by epochs, CARP.
+
+    Where two tables differ, the longer one of the appendix counts.
+    """
+    rows: dict[Row, None] = {}
+    cells: Cells = {}
+    for table in layouts().values():  # a long table stands behind its short one
+        rows.update(dict.fromkeys(table.rows))
+        cells.update(table.cells)
+    return sorted(rows, key=_place), cells
+
+
+def averaged_over() -> tuple[str, ...]:
+    """The data sets that the paper's averages are taken over."""
+    return tuple(dict.fromkeys(column.data for column in layouts()["knn-full"].columns))
+
+
+def _place(row: Row) -> tuple[bool, str, int]:
+    ours = row.name if row.name.startswith("CARP") else ""
+    return row.compared, ours, row.epochs or 0
+
+
+def _layout(name: str, table: dict[str, Any]) -> Layout:
+    columns = tuple(
+        Column(group["protocol"], group["data"], metric) for group in table["columns"] for metric in group["metrics"]
+    )
+    rows, cells = [], {}
+    for method, views, epochs, *numbers in table["rows"]:
+        title = f"{method} ({views})" if views else method
+        row = Row(title, epochs=epochs, published=True, compared=method not in _NOT_COMPARED)
+        rows.append(row)
+        for column, number in zip(columns, numbers, strict=True):
+            if number is not None:
+                cells[row, column] = _value(number)
+    return Layout(name, table["label"], table["title"], columns, tuple(rows), cells, tuple(table.get("notes", ())))
+
+
+def _value(number: float | str) -> Value:
+    mean, _, deviation = str(number).partition(" ± ")
+    return Value(float(mean), float(deviation) if deviation else None)

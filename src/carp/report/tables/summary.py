@@ -1,0 +1,74 @@
+"""Results on the screen: a row a measure, a column a model, and how they were tested."""
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from carp.console.printable import printable
+from carp.console.safe_console import SafeConsole
+from carp.evaluation.result import Result
+from carp.report.tables.columns import PROTOCOLS, Column, column_of, headline_columns, name_of_data
+from carp.report.tables.join import told_apart
+from carp.report.tables.screen import print_in_parts
+
+_Cells = dict[Column, dict[str, tuple[float, float | None]]]
+
+
+def print_results(results: Sequence[Result]) -> None:
+    """The values of results of one data set in percent, with their deviation; the best of a row bold.
+
+    All values of one protocol; of several those that the paper's tables show.
+    """
+    models = list(dict.fromkeys(_model(result) for result in results))
+    cells: _Cells = {}
+    for result in results:
+        for name, value in result.values.items():
+            column = column_of(result.protocol, name_of_data(result.data), told_apart(result, name))
+            cells.setdefault(column, {})[_model(result)] = (value, result.spread.get(name))
+    columns = list(cells)
+    if len({column.protocol for column in columns}) > 1:
+        columns = headline_columns(columns)
+    title = f"{name_of_data(results[0].data)}, %"
+    print_in_parts(models, lambda some: _table(title, columns, cells, some, compared=len(models) > 1))
+    if tested := how_tested(results):
+        SafeConsole(highlight=False, soft_wrap=True).print(printable(tested), markup=False)
+
+
+def how_tested(results: Sequence[Result]) -> str:
+    """In one line what the values were taken on: test images, or one of the ways to do without."""
+    ways: dict[str, list[str]] = {}
+    for result in results:
+        if "test" in result.data:
+            protocols = ways.setdefault(str(result.data["test"]), [])
+            protocols += [name] if (name := PROTOCOLS.get(result.protocol, result.protocol)) not in protocols else []
+    if len(ways) == 1:
+        return f"test: {next(iter(ways))}"
+    return "test: " + "; ".join(f"{', '.join(names)}: {way}" for way, names in ways.items()) if ways else ""
+
+
+def _table(title: str, columns: list[Column], cells: _Cells, models: Sequence[str], *, compared: bool) -> Table:
+    table = Table(title=Text(printable(title), style="italic"), title_justify="left")
+    table.add_column("measure", overflow="fold")
+    for model in models:
+        table.add_column(Text(printable(model)), justify="right", no_wrap=True)
+    for column in columns:
+        values = cells[column]
+        measure = ", ".join([PROTOCOLS.get(column.protocol, column.protocol), *column.words])
+        best = max(round(100 * value, 1) for value, _ in values.values())
+        table.add_row(
+            Text(printable(measure)), *(_text(values.get(model), best if compared else None) for model in models)
+        )
+    return table
+
+
+def _model(result: Result) -> str:
+    return str(result.model.get("branch") or result.model.get("name") or "features")
+
+
+def _text(value: tuple[float, float | None] | None, best: float | None) -> Text:
+    if value is None:
+        return Text("–")
+    mean, deviation = value
+    text = f"{100 * mean:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}")
+    return Text(text, style="bold" if round(100 * mean, 1) == best else "")

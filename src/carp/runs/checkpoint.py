@@ -1,0 +1,106 @@
+"""Checkpoints: versioned, atomic, checked, and safe to load.
+
+A checkpoint is a folder `step-00000123` with `tensors.safetensors` and `manifest.json`. It is written beside under
+a temporary name, synced, then renamed, so a folder of that name is complete. The manifest holds the SHA-256 of the
+tensors and of itself; a checkpoint that does not match is reported and the one before it is used. Nothing is
+unpickled.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from carp.errors import CheckpointError
+from carp.files.atomic import remove_unfinished, replacing, sha256_of_file, sha256_of_json
+
+FORMAT = 1
+_TENSORS, _MANIFEST = "tensors.safetensors", "manifest.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Named tensors and everything else as JSON."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+
+
+def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
+    """Write a checkpoint into `folder` and remove all but the newest `keep`.
+
+    If anything fails, the folder holds what it held before.
+    """
+    final = folder / f"step-{checkpoint.step:08d}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_unfinished(folder)
+        with replacing(final) as unfinished:
+            unfinished.mkdir()
+            save_file(_savable(checkpoint.tensors), unfinished / _TENSORS)
+            content = {
+                "format": FORMAT,
+                "step": checkpoint.step,
+                "state": checkpoint.state,
+                "tensors_sha256": sha256_of_file(unfinished / _TENSORS),
+            }
+            manifest = {"content": content, "sha256": sha256_of_json(content)}
+            (unfinished / _MANIFEST).write_text(json.dumps(manifest, indent=1))
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CheckpointError(
+            f"cannot write the checkpoint {final}: {reason}. The previous checkpoints are intact; make room or "
+            "fix the folder, then run the same command again."
+        ) from error
+    whole = list_checkpoints(folder)
+    place = whole.index(final)
+    for unwanted in (*whole[: max(0, place + 1 - keep)], *whole[place + 1 :]):  # later ones were damaged: passed over
+        shutil.rmtree(unwanted, ignore_errors=True)
+    return final
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """All complete checkpoints, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+
+
+def load(path: Path) -> Checkpoint:
+    """Read one checkpoint and verify its checksums."""
+    try:
+        manifest = json.loads((path / _MANIFEST).read_text())
+        content = manifest["content"]
+        if manifest["sha256"] != sha256_of_json(content):
+            raise CheckpointError(f"{path} was altered: its manifest does not match its checksum.")
+        if content["format"] != FORMAT:
+            raise CheckpointError(
+                f"{path} has checkpoint format {content['format']}; this version of CARP reads {FORMAT}."
+            )
+        if sha256_of_file(path / _TENSORS) != content["tensors_sha256"]:
+            raise CheckpointError(f"{path} is damaged: its tensors do not match their checksum.")
+        return Checkpoint(content["step"], load_file(path / _TENSORS), content["state"])
+    except OSError as error:
+        raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is damaged: {type(error).__name__} in its manifest or tensors.") from error
+
+
+def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, and a line for each damaged one that was passed over."""
+    problems: list[str] = []
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            return load(path), problems
+        except CheckpointError as error:
+            problems.append(f"{error} Using the one before it.")
+    return None, problems
+
+
+def _savable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}

@@ -1,0 +1,197 @@
+"""The folder of a run: what it holds, whether it may be continued, and how to read it back.
+
+config.yaml      the resolved configuration
+run.json         command, versions, seed, git state, data
+metrics.jsonl    one line a measurement
+threads.jsonl    one line per change of the number of threads
+quarantine.jsonl one line an image that could not be read, with the reason
+checkpoints/     the newest few
+index/           where the images are (made again when it is missing)
+plots.png        at the end
+"""
+
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from carp._version import __version__
+from carp.runs.checkpoint import Checkpoint, list_checkpoints, load_newest
+from carp.config import METRICS_KEYS, Config, decisive, differences, resolve
+from carp.images.source import Source
+from carp.errors import CarpWarning, CheckpointError
+from carp.files.atomic import write_atomic
+from carp.files.lock import LockHeldError, held
+from carp.config.recipe import read_yaml, to_yaml
+from carp.files.regular import read_text
+
+_PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder that has been read."""
+
+    folder: Path
+    config: Config
+    info: dict[str, Any]
+
+    def __repr__(self) -> str:
+        images = f"{self.info['data']['images']:,} images of {self.info['data']['name']}"
+        return f"Run('{self.folder}', {self.config.encoder}, {self.config.epochs} epochs, {images})"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints lie."""
+        return self.folder / "checkpoints"
+
+    def newest(self) -> Checkpoint:
+        """The newest whole checkpoint."""
+        checkpoint, problems = load_newest(self.checkpoints)
+        if checkpoint is None:
+            why = " ".join(problems) or "it has not written one yet."
+            raise CheckpointError(f"the run {self.folder} has no checkpoint to load: {why}")
+        for problem in problems:
+            warnings.warn(problem, CarpWarning, stacklevel=2)
+        self._refuse_changed_settings(checkpoint)
+        return checkpoint
+
+    def _refuse_changed_settings(self, checkpoint: Checkpoint) -> None:
+        """A checkpoint knows the settings that it was trained with; config.yaml may be damaged or edited since."""
+        now, then = decisive(self.config), checkpoint.state.get("settings", {})  # runs of older versions: none
+        for key in now.keys() & then.keys():
+            if now[key] != then[key]:
+                raise CheckpointError(
+                    f"{self.folder / 'config.yaml'} says {key}: {now[key]!r}, but the run was trained with "
+                    f"{then[key]!r}. Put that value back."
+                )
+
+
+def is_run(path: Path | str) -> bool:
+    """Whether a path is a run folder."""
+    return (Path(path) / "config.yaml").is_file()
+
+
+def open_run(folder: Path | str) -> Run:
+    """Read the configuration and description of a run."""
+    folder = Path(folder)
+    config_path, info_path = folder / "config.yaml", folder / "run.json"
+    if not config_path.is_file():
+        what = "there is no folder or file" if not folder.exists() else "this is not a run folder (no config.yaml):"
+        raise CheckpointError(
+            f"{what} {folder}. Give the --out folder of `carp train`; `carp weights` tells which files go in its place."
+        )
+    try:
+        info = json.loads(read_text(info_path))
+        data = info["data"]
+        num_images = int(data["images"])
+        if not isinstance(data["name"], str) or not isinstance(data["fingerprint"], str):
+            raise TypeError("the name and the fingerprint of the images must be text")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise CheckpointError(f"cannot read {info_path}: {type(error).__name__}, {error}") from error
+    return Run(folder, resolve(read_yaml(config_path), num_images=num_images), info)
+
+
+def prepare_run(folder: Path, config: Config, source: Source) -> Run:
+    """Create a run folder, or check that an existing one belongs to this configuration and data.
+
+    A run that never wrote a checkpoint has nothing to lose and is begun anew.
+    """
+    if list_checkpoints(folder / "checkpoints"):
+        run = open_run(folder)
+        _refuse_other_images(folder, run.info["data"], source)  # first: `auto` settings follow from the images
+        _refuse_other_settings(folder, differences(config, run.config))
+        return run
+    info = {
+        "command": sys.argv,
+        "seed": config.seed,
+        "data": {"name": source.name, "images": len(source), "fingerprint": source.fingerprint},
+        "versions": versions(),
+        "git": _git_state(),
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "run.json", json.dumps(info, indent=1))
+        write_atomic(folder / "config.yaml", to_yaml(config))
+    except OSError as error:
+        raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
+    return Run(folder, config, info)
+
+
+def versions() -> dict[str, str]:
+    """What a result may depend on."""
+    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {"carp": __version__, "python": platform.python_version(), **packages}
+
+
+def _refuse_other_settings(folder: Path, changed: dict[str, str]) -> None:
+    if not changed:
+        return
+    told = [key for key in changed if key in METRICS_KEYS]
+    why = f" {' and '.join(told)} must stay, so that metrics.jsonl is that of a run never interrupted." if told else ""
+    raise CheckpointError(
+        f"{folder} belongs to a run with other settings ({'; '.join(f'{k}: {v}' for k, v in changed.items())}). "
+        f"Give another --out, or the same settings to continue it.{why}"
+    )
+
+
+def _refuse_other_images(folder: Path, before: dict[str, Any], source: Source) -> None:
+    if before["fingerprint"] == source.fingerprint:
+        return
+    count = f"{before['images']} before, {len(source)} now"
+    if before["images"] == len(source):
+        count = f"{len(source)} as before, but other names or contents"
+    moved = f" (then {before['name']})" if before["name"] != source.name else ""
+    raise CheckpointError(
+        f"{folder} belongs to a run on other images: {source.name}{moved} has {count}. "
+        f"Put the images back as they were to continue, or give another --out to start a new run.{_bad_images(folder)}"
+    )
+
+
+def _bad_images(folder: Path) -> str:
+    """Where to look when images vanished or were damaged while the run went on."""
+    path = folder / "quarantine.jsonl"
+    return f" {path} lists images that could not be read while it went on." if path.exists() else ""
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run folder, so that a second process cannot train in it at the same time."""
+    is_run = (folder / "lock").exists() or (folder / "config.yaml").exists()
+    if folder.is_file() or (folder.is_dir() and not is_run and any(folder.iterdir())):
+        raise CheckpointError(f"{folder} exists and is not a run folder. Give another --out.")
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(held(folder / "lock"))
+        except LockHeldError as holder:
+            raise CheckpointError(
+                f"another process is training in {folder}: {holder}. Wait for it, end it, or give another --out."
+            ) from None
+        except OSError as error:
+            raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
+        yield
+
+
+def _git_state() -> dict[str, str] | None:
+    """The commit of the working folder and whether it has changes; None outside a repository.
+
+    Without git's optional lock: a run that is killed meanwhile, or has no room, would leave it behind.
+    """
+    try:
+        commit, changes = (
+            subprocess.run(
+                ["git", "--no-optional-locks", *arguments], capture_output=True, text=True, timeout=10, check=True
+            ).stdout.strip()
+            for arguments in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit, "changes": "yes" if changes else "no"}

@@ -1,0 +1,1 @@
+"""Find similar images by their features: index, neighbours, near-copies."""

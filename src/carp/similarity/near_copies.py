@@ -1,0 +1,232 @@
+"""Near-copies among images: features made comparable, a threshold from their own distribution, groups.
+
+The threshold. Let a be the inverse hyperbolic tangent of a similarity. Among images without copies, the similarities to
+the nearest neighbours of an image are the largest of very many, so the gaps between them follow a law that does not
+depend on the images: the j-th exceeds the next by an exponential variable of mean β / j. β is measured further out, on
+the gaps between the 16th and the 48th neighbours (median over images). So the 16th neighbour of an image tells how near
+the first may come by chance: the chance that it exceeds the 16th by x or more is 1 − (1 − exp(−x / β))¹⁵. Times the
+number of images this is how many are expected to have such a neighbour, which is compared with how many do. The margin
+is the smallest x where at most one in a hundred of them is expected by chance; if there is none, there are no copies.
+How many to expect at that margin is then counted again with the β of every image (`expected_by_chance`).
+Two images are copies if their a exceeds that of the 16th neighbour of both by the margin. So a folder with a hundred
+views of one building asks for more similarity there than elsewhere.
+
+Shapes: M images, F features, D dimensions, k neighbours.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.features.extract import Features, Progress
+from carp.similarity.vector_index import load_faiss, parts, unit_length
+
+NEAR, FAR = 16, 48  # the neighbours that tell what is to be expected
+BY_CHANCE = 0.01  # the share of images with a neighbour beyond the margin that may be there by chance
+FEW, FEW_THRESHOLD = 100, 0.95  # fewer images have no distribution to learn from
+DIMENSIONS, WHITENED_FROM = 256, 1000  # principal components, and the number of images from which they are known
+_PRIOR = 96  # gaps of the middle image that count with the 32 of an image's own
+_ROWS_AT_A_TIME = 4096
+_LARGEST = 1 - 1e-5  # similarity of what is the same, so that its arctanh is finite
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The least similarity of copies."""
+
+    value: float | None
+    """That of the middle image, where it differs between images; None if there are no copies."""
+    limits: Features
+    """Of every image, [M]: a pair must reach the larger one of both."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Groups of rows; every row is a copy of another of its group."""
+
+    threshold: Threshold
+    groups: list[list[int]]
+    similarity: dict[int, float]
+    """Of every row in a group to the nearest other of its group."""
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """The most similar other rows of every row, best first, both [M, k]."""
+
+    similarities: Features
+    rows: NDArray[np.int64]
+
+
+def find_copies(
+    features: Features,
+    threshold: float | None = None,
+    *,
+    firsts: NDArray[np.int64] | None = None,
+    progress: Progress = lambda _done, _all: None,
+) -> Copies:
+    """Group near-copies.
+
+    Args:
+        features: [M, F], may be memory-mapped.
+        threshold: Least similarity of two copies, the same for all images; chosen from the features if None.
+        firsts: For every row the first that is known to be the same image (itself if there is none), [M].
+        progress: Called with (images searched for, all).
+    """
+    same = np.arange(len(features)) if firsts is None else firsts
+    distinct = np.flatnonzero(same == np.arange(len(same)))
+    vectors = comparable(features)[distinct]
+    found = neighbours(vectors, FAR, progress=progress)
+    chosen = choose_threshold(found.similarities) if threshold is None else _fixed(threshold, len(vectors), "as given")
+    links = [(int(row), int(same[row]), 1.0) for row in np.flatnonzero(same != np.arange(len(same)))]
+    if chosen.value is not None:
+        near = similar_pairs(vectors, found, chosen.limits)
+        links += [(int(distinct[a]), int(distinct[b]), similarity) for a, b, similarity in near]
+    groups = connected((a, b) for a, b, _ in links)
+    best: dict[int, float] = {}
+    for a, b, similarity in links:
+        for row in (a, b):
+            best[row] = max(similarity, best.get(row, -1.0))
+    return Copies(chosen, groups, best)
+
+
+def comparable(features: Features) -> Features:
+    """Features of unit length [M, D] whose products tell copies from images that show the same kind of thing.
+
+    Signed roots, so that a few strong features do not decide; minus their mean; from 1,000 images on the first 256
+    principal components, the stronger ones held down by the root of their deviation.
+    """
+    if len(features) < FEW:  # a mean of few would take away what they share, and copies share everything
+        return unit_length(_roots(features))
+    mean = sum(_roots(part).sum(axis=0, dtype=np.float64) for part in parts(features)) / len(features)
+    mean = np.asarray(mean, dtype=np.float32)
+    if len(features) < WHITENED_FROM:
+        return np.concatenate([unit_length(_roots(part) - mean) for part in parts(features)])
+    covariance = np.zeros((features.shape[1], features.shape[1]))
+    for part in parts(features):
+        centred = _roots(part) - mean
+        covariance += centred.T @ centred
+    variances, axes = np.linalg.eigh(covariance / len(features))
+    kept = np.flatnonzero(variances > 1e-7 * variances[-1])[-DIMENSIONS:]
+    projection = (axes[:, kept] * variances[kept] ** -0.25).astype(np.float32)
+    return np.concatenate([unit_length((_roots(part) - mean) @ projection) for part in parts(features)])
+
+
+def _roots(features: Features) -> Features:
+    rooted: Features = np.sign(features) * np.sqrt(np.abs(features))
+    return rooted
+
+
+def neighbours(vectors: Features, k: int, *, progress: Progress = lambda _done, _all: None) -> Neighbours:
+    """The k most similar other vectors of every vector of unit length, exactly, some thousand at a time."""
+    k = min(k, len(vectors) - 1)
+    similarities = np.empty((len(vectors), k), dtype=np.float32)
+    rows = np.empty((len(vectors), k), dtype=np.int64)
+    index = _flat(vectors)
+    for start in range(0, len(vectors) if k else 0, _ROWS_AT_A_TIME):
+        stop = min(start + _ROWS_AT_A_TIME, len(vectors))
+        found, which = index.search(vectors[start:stop], k + 1)
+        itself = which == np.arange(start, stop)[:, None]
+        itself[~itself.any(axis=1), -1] = True  # more copies than neighbours: any of them stands for itself
+        others = np.argsort(itself, axis=1, kind="stable")[:, :k]
+        similarities[start:stop] = np.take_along_axis(found, others, axis=1)
+        rows[start:stop] = np.take_along_axis(which, others, axis=1)
+        progress(stop, len(vectors))
+    return Neighbours(similarities, rows)
+
+
+def choose_threshold(similarities: Features) -> Threshold:
+    """The threshold for copies from similarities to the nearest neighbours [M, 48], best first (see above)."""
+    count, width = similarities.shape
+    if count < FEW or width < FAR:
+        return _fixed(FEW_THRESHOLD, count, f"fixed, as {count} different images are too few to learn from")
+    a = np.arctanh(np.clip(similarities.astype(np.float64), -_LARGEST, _LARGEST))
+    near = a[:, NEAR - 1]
+    beta = max(float(np.median(near - a[:, FAR - 1])) / sum(1 / j for j in range(NEAR, FAR)), 1e-9)
+    margins = np.sort(a[:, 0] - near)[::-1]
+    by_chance = count * (1 - (1 - np.exp(-margins / beta)) ** (NEAR - 1))
+    low = np.flatnonzero(by_chance <= BY_CHANCE * np.arange(1, count + 1))
+    if not len(low):
+        reason = "no image is nearer to another than is to be expected of different images"
+        return Threshold(None, np.full(count, np.inf, dtype=np.float32), reason)
+    limits = np.tanh(near + margins[low[-1]]).astype(np.float32)
+    found, chance = int(low[-1]) + 1, expected_by_chance(a, float(margins[low[-1]]))
+    reason = f"{found:,} images have a neighbour so near, and about {chance:.1f} would be expected by chance"
+    return Threshold(float(np.median(limits)), limits, reason)
+
+
+def expected_by_chance(a: NDArray[np.float64], margin: float) -> float:
+    """How many images have a first neighbour that exceeds their 16th by the margin, if none has a copy.
+
+    Args:
+        a: Inverse hyperbolic tangents of the similarities to the nearest neighbours [M, 48], best first.
+        margin: What the first must exceed the 16th by.
+
+    β differs between images, and the sum over images is ruled by those with a large one, so that one β for all would
+    promise too few. j times the gap between the j-th neighbour and the next is exponential with mean β: 32 such gaps
+    measure the β of an image. They are joined with `_PRIOR` gaps of the middle image. With n gaps in all, of mean b, an
+    exponential variable of that unknown β exceeds x with chance (1 + x / (n b))⁻ⁿ; the first neighbour exceeds the
+    16th by the largest of 15 such variables (inclusion and exclusion).
+    """
+    gaps = np.arange(NEAR, FAR) * (a[:, NEAR - 1 : FAR - 1] - a[:, NEAR:FAR])
+    own = gaps.mean(axis=1)
+    count = gaps.shape[1] + _PRIOR
+    middle = np.median(own) / (1 - 1 / (3 * gaps.shape[1]))  # the median of a mean of n gaps is below β by that factor
+    beta = np.maximum((gaps.shape[1] * own + _PRIOR * middle) / count, 1e-9)
+    terms = [(-1) ** (k + 1) * comb(NEAR - 1, k) * (1 + k * margin / (count * beta)) ** -count for k in range(1, NEAR)]
+    return float(np.clip(sum(terms), 0.0, 1.0).sum())
+
+
+def _fixed(value: float, count: int, reason: str) -> Threshold:
+    return Threshold(value, np.full(count, value, dtype=np.float32), reason)
+
+
+def similar_pairs(vectors: Features, found: Neighbours, limits: Features) -> list[tuple[int, int, float]]:
+    """Every pair of rows (the smaller first) that is as similar as the limits [M] of both, with its similarity."""
+    least = limits - np.float32(1e-6)  # what became a limit may be below it after arctanh and tanh
+    near = found.similarities >= least[:, None]
+    rows, columns = np.nonzero(near)
+    pairs = dict(zip(_sorted(rows, found.rows[rows, columns]), found.similarities[rows, columns].tolist(), strict=True))
+    full = np.flatnonzero(near.all(axis=1)) if near.shape[1] < len(vectors) - 1 else np.empty(0, dtype=np.int64)
+    index: Any = _flat(vectors) if len(full) else None
+    for start in range(0, len(full), _ROWS_AT_A_TIME):  # these may have more copies than neighbours were looked for
+        part = full[start : start + _ROWS_AT_A_TIME]
+        ends, similarities, others = index.range_search(vectors[part], float(least[part].min()))
+        ours = np.repeat(part, np.diff(ends.astype(np.int64)))
+        pairs |= dict(zip(_sorted(ours, others), similarities.tolist(), strict=True))
+    return [(a, b, s) for (a, b), s in sorted(pairs.items()) if a != b and s >= max(least[a], least[b])]
+
+
+def _sorted(a: NDArray[np.int64], b: NDArray[np.int64]) -> list[tuple[int, int]]:
+    return list(zip(np.minimum(a, b).tolist(), np.maximum(a, b).tolist(), strict=True))
+
+
+def connected(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Groups of what is connected by pairs, the largest first, then by their first member."""
+    parent: dict[int, int] = {}
+
+    def root(x: int) -> int:
+        parent.setdefault(x, x)
+        while parent[x] != x:
+            parent[x] = parent[parent[x]]
+            x = parent[x]
+        return x
+
+    for a, b in pairs:
+        low, high = sorted((root(a), root(b)))
+        parent[high] = low
+    groups: dict[int, list[int]] = {}
+    for x in sorted(parent):
+        groups.setdefault(root(x), []).append(x)
+    return sorted(groups.values(), key=lambda group: (-len(group), group[0]))
+
+
+def _flat(vectors: Features) -> Any:
+    index = load_faiss("the search for copies").IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+    return index

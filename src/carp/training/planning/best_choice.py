@@ -1,0 +1,61 @@
+"""What to change when a run would take too long on the machine at hand: smaller views, then fewer epochs.
+
+The cost of a step falls with the area of the views, so smaller views buy more epochs in the same time. The choice is
+the largest size at which enough epochs fit into the limit, timed with real steps.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from carp.config import SMALL_IMAGE, Config
+from carp.images.loading.loader import make_loader
+from carp.images.source import Source
+from carp.training.planning.timing import time_steps
+
+LIMIT = 3600.0  # seconds: about what people wait for a first result
+_SIZES = (224, 160, 112, 80, SMALL_IMAGE)
+_ENOUGH = 20  # epochs; as few as `auto` ever chooses
+_SECONDS = 6.0  # to time one size
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings to add to the command, and how long the run then takes; none when it is short enough as it is."""
+
+    settings: tuple[str, ...]
+    fastest: float
+    slowest: float
+
+
+def best_choice(config: Config, source: Source, device: torch.device, seconds: float) -> Choice:
+    """The largest views, then the most epochs, that fit into the limit; `seconds` is the run's time as it is."""
+    if seconds <= LIMIT:
+        return Choice((), seconds, seconds)
+    enough = min(_ENOUGH, config.epochs)
+    for size in (config.global_size, *(size for size in _SIZES if size < config.global_size)):
+        smaller, settings = _with_size(config, size)
+        timing = time_steps(smaller, source, device, seconds=_SECONDS)
+        steps_per_epoch = make_loader(source, smaller).steps_per_epoch
+        epochs = min(config.epochs, int(LIMIT / (timing.fastest * steps_per_epoch)))
+        if epochs >= enough:
+            break
+    epochs = max(epochs, enough)
+    if epochs < config.epochs:
+        settings = (*settings, f"epochs={epochs}")
+        if config.warmup_epochs >= epochs:
+            settings = (*settings, f"warmup_epochs={epochs // 10}")
+    steps = epochs * steps_per_epoch
+    return Choice(settings, timing.fastest * steps, timing.slowest * steps)
+
+
+def _with_size(config: Config, size: int) -> tuple[Config, tuple[str, ...]]:
+    """The configuration with global views of `size`, local ones in proportion, and the settings that say so."""
+    if size == config.global_size:
+        return config, ()
+    values: dict[str, object] = {"global_size": size}
+    if config.local_views:
+        values["local_size"] = max(8, round(config.local_size * size / config.global_size / 8) * 8)
+    if size <= SMALL_IMAGE and config.stem == "auto":
+        values["stem"] = "encoder"  # the small stem costs four to sixteen times as much
+    return config.model_copy(update=values), tuple(f"{key}={value}" for key, value in values.items())

@@ -1,0 +1,91 @@
+"""What a run will need, before it starts: parameters and memory.
+
+Activations are counted, not guessed: the student runs on the meta device, which computes shapes only, while every
+tensor that autograd keeps for the backward pass is added up.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from carp.compute import distributed
+from carp.config import Config
+from carp.errors import ModelError
+from carp.model.branch import Branch
+from carp.model.head import blocks_per_chunk
+
+_FLOAT = 4
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Counts and bytes."""
+
+    encoder_parameters: int
+    projector_parameters: int
+    prototype_parameters: int
+    weights_bytes: int  # student, teacher, gradients, optimiser state
+    activation_bytes: int  # kept for the backward pass of one micro-batch
+    head_bytes: int  # what the walk over the partition holds
+    small_stem: bool  # whether the encoder's own stem was replaced
+
+    @property
+    def total_bytes(self) -> int:
+        """The peak, without the data loader and the libraries themselves."""
+        return self.weights_bytes + self.activation_bytes + self.head_bytes
+
+
+def estimate(config: Config) -> Estimate:
+    """Estimate the memory of training with a configuration; of several processes, that of one."""
+    with torch.device("meta"):
+        branch = Branch(config)
+    held = distributed.world_size() if config.shards > 1 else 1  # each process has its share of the prototypes
+    counts = _count(branch.encoder), _count(branch.projector), _count(branch.assigner) // held
+    copies = 2 + (not config.siamese) + (2 if config.optimiser == "adamw" else 1)
+    share = distributed.largest_share(config.batch_size)
+    batch = min(share, config.micro_batch or share)
+    activations = 2 * _kept_for_backward(branch, config.global_size, batch)
+    if config.local_views:
+        activations += config.local_views * _kept_for_backward(branch, config.local_size, batch)
+    if config.precision == "bf16":
+        activations //= 2
+    whole = share if config.accumulate == "exact" else batch
+    if held > 1:  # the head of a shard sees the images of all processes
+        whole *= held
+    small_stem = isinstance(getattr(branch.encoder, "maxpool", None), nn.Identity)
+    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, _head(config, whole, held), small_stem)
+
+
+def _head(config: Config, batch: int, held: int) -> int:
+    """A chunk of logits three times, embeddings and unit-length prototypes of both branches, and their gradients."""
+    views, size = 4 + config.local_views, max(2, config.block_size)
+    chunk = views * batch * size * blocks_per_chunk(views, batch, size)
+    embeddings = 2 * views * batch * config.embedding
+    return (3 * chunk + embeddings + 3 * config.num_prototypes // held * config.embedding) * _FLOAT
+
+
+def _kept_for_backward(branch: Branch, size: int, batch: int) -> int:
+    """Bytes that autograd keeps for one view of a batch; measured at two images, as it grows in proportion."""
+    kept: dict[tuple[int, int], int] = {}
+    weights = {id(p.untyped_storage()) for p in branch.parameters()}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if id(storage) not in weights:
+            kept[(id(storage), storage.nbytes())] = storage.nbytes()
+        alive.append(tensor)
+        return tensor
+
+    alive: list[Tensor] = []  # so that no id is used twice
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        try:
+            branch(torch.empty(2, 3, size, size, device="meta"))
+        except Exception as error:  # what encoders raise depends on the encoder
+            reason = " ".join(str(error).split())
+            raise ModelError(f"the encoder cannot take images of {size} × {size} pixels: {reason}") from error
+    return sum(kept.values()) * batch // 2
+
+
+def _count(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())

@@ -1,0 +1,95 @@
+"""A device without float64 trains and evaluates: nothing there may need double precision."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import carp
+from carp.runs.run_log import read_metrics
+from carp.training.health import measure
+from tests.helpers import TINY, assert_same_bits, final_tensors, tiny_images, write_images
+from tests.training.pretended_device import OnDevice, pretended
+
+SETTINGS = {**TINY, "epochs": 1, "health_steps": 1, "num_prototypes": 32}
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    images = rng.normal(128, 20, (36, 32, 32, 3)) + rng.normal(0, 40, (3, 1, 1, 3))[np.arange(36) % 3]
+    return write_images(tmp_path_factory.mktemp("labelled"), np.clip(images, 0, 255).astype(np.uint8), classes=3)
+
+
+def test_the_pretended_device_refuses_what_the_real_one_does() -> None:
+    with pretended() as device:
+        x = torch.ones(3, device=device) + 1
+        assert isinstance(x, OnDevice)
+        assert x.device.type == "mps"
+        for make in (x.double, lambda: torch.zeros(2, dtype=torch.float64, device=device)):
+            with pytest.raises(TypeError, match="float64"):
+                make()
+        with pytest.raises(TypeError, match="CPU"):
+            x.numpy()
+        assert not isinstance(x.cpu(), OnDevice)
+        assert x.cpu().double().tolist() == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("shape", [(24, 8), (8, 24)])
+def test_health_is_measured_without_float64(shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    z, prototypes, partition = torch.randn(2, *shape), torch.randn(32, shape[1]), torch.randperm(32).view(4, 8)
+    expected = measure(3.0, 0.5, z, prototypes, partition)
+    with pretended() as device:
+        assert measure(3.0, 0.5, z.to(device), prototypes.to(device), partition.to(device)) == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param({"optimiser": "adamw", "lr": 0.001}, marks=pytest.mark.slow),
+        pytest.param({"micro_batch": 8, "clip_gradient": 1.0}, marks=pytest.mark.slow),
+    ],
+    ids=["lars", "adamw", "micro-batches"],
+)
+def test_a_run_with_health_and_validation_needs_no_float64(
+    changes: dict[str, object], labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carp.training.planning.memory_check.available_memory", lambda _: 2**33)
+    settings = {**SETTINGS, "validation": str(labelled), **changes}
+    carp.train(tiny_images(32), tmp_path / "cpu", quiet=True, **settings)
+    with pretended():
+        carp.train(tiny_images(32), tmp_path / "mps", quiet=True, **{**settings, "device": "mps"})
+    assert read_metrics(tmp_path / "mps" / "metrics.jsonl") == read_metrics(tmp_path / "cpu" / "metrics.jsonl")
+    assert_same_bits(final_tensors(tmp_path / "mps"), final_tensors(tmp_path / "cpu"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "run"
+    carp.train(tiny_images(32), folder, quiet=True, **SETTINGS)
+    return folder
+
+
+@pytest.mark.parametrize("protocol", ["knn", "linear", "kmeans", "few-shot", "images"])
+def test_protocols_need_no_float64(protocol: str, run: Path, labelled: Path, tmp_path: Path) -> None:
+    own = {
+        "knn": {"k": 3},
+        "linear": {"cached": True, "epochs": 2, "batch_size": 16},
+        "images": {"epochs": 2, "batch_size": 16, "lrs": (1, 10)},
+        "few-shot": {"shots": (1,), "runs": 1},
+        "kmeans": {"seeds": (0,)},
+    }[protocol]
+    name = "linear" if protocol == "images" else protocol
+    options = {"test": labelled, "quiet": True, "branch": "teacher", **own}
+    found = []
+    for device in ("cpu", "mps"):
+        with pretended():
+            out = {"out": tmp_path / device, "predictions": tmp_path / f"{device}.csv", "device": device}
+            found.append(carp.evaluate(name, run, labelled, **out, **options).values)
+    assert found[0] == found[1]
+    predicted = [(tmp_path / f"{device}.csv").read_text() for device in ("cpu", "mps")]
+    assert predicted[0] == predicted[1]
+    assert len(predicted[0].splitlines()) == 37
