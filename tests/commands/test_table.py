@@ -14,7 +14,7 @@ from PIL import Image
 from carp.evaluation.result import Result
 from tests.commands.conftest import Cli
 from tests.commands.test_cli import assert_one_line
-from tests.images.test_datasets import write_dtd
+from tests.images.test_paper_datasets import write_dtd
 
 PETS = "torchvision:OxfordIIITPet:trainval"
 

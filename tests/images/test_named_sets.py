@@ -24,7 +24,7 @@ from carp.images.sources.split_lists import VOC_CLASSES
 from carp.images.subset import Subset
 from tests.helpers import tiny_images, write_images
 from tests.images.layouts import LAYOUTS, PARTS, grey
-from tests.images.test_datasets import resize_row
+from tests.images.test_paper_datasets import resize_row
 
 pytest.importorskip("scipy.io", reason="SciPy is not installed")
 DATA = Path(os.environ.get("CARP_TEST_DATA", "data"))
