@@ -11,7 +11,7 @@ from carp.errors import ConfigError, nearest, received
 from carp.files.regular import read_text
 
 _MOST_BYTES = 1 << 20  # of a configuration
-RECIPES = Path(__file__).parent / "recipes"
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def list_recipes() -> dict[str, str]:
