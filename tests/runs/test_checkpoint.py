@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from carp.errors import CheckpointError
 from carp.runs import checkpoint
 from carp.runs.checkpoint import Checkpoint, list_checkpoints, load, load_newest, save
-from carp.errors import CheckpointError
 from tests.helpers import assert_same_bits
 
 TENSORS = {

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from carp._version import __version__
-from carp.runs.checkpoint import Checkpoint, list_checkpoints, load_newest
 from carp.config import METRICS_KEYS, Config, decisive, differences, resolve
-from carp.images.source import Source
+from carp.config.recipe import read_yaml, to_yaml
 from carp.errors import CarpWarning, CheckpointError
 from carp.files.atomic import write_atomic
 from carp.files.lock import LockHeldError, held
-from carp.config.recipe import read_yaml, to_yaml
 from carp.files.regular import read_text
+from carp.images.source import Source
+from carp.runs.checkpoint import Checkpoint, list_checkpoints, load_newest
 
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic")
 

@@ -15,9 +15,9 @@ from typing import Self
 
 import torch
 
+from carp.compute.threads import ThreadTuner
 from carp.errors import CheckpointError
 from carp.files.atomic import write_atomic
-from carp.compute.threads import ThreadTuner
 
 NAME = "threads.jsonl"
 
