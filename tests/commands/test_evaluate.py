@@ -74,7 +74,7 @@ def test_eval_shows_how_far_it_is_and_python_does_not_unless_asked(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("carp.training.display._SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("carp.console.progress.SECONDS_BETWEEN_LINES", 0.0)
     words = ["eval", "knn", run, "--data", labelled, "k=5", "--out"]
     code, _, err = cli(*words, tmp_path / "first", "--baselines")
     assert code == 0, err

@@ -12,7 +12,7 @@ from carp.compute.device import choose_device
 from carp.errors import CollapseError, NonFiniteError
 from carp.images.loading.loader import make_loader
 from carp.images.source import ArraySource
-from carp.training.display import Display
+from carp.training.display import TrainingDisplay
 from carp.training.loop import Training
 from tests.faults.conftest import Server
 from tests.helpers import TINY, assert_same_bits, final_tensors, steps_of, tiny_images, write_recipe
@@ -55,7 +55,7 @@ def training(folder: Path, **settings: object) -> Training:
     config = carp_package.config.resolve({**TINY, **settings}, num_images=64)
     loader = make_loader(ArraySource(tiny_images()), config)
     folder.mkdir()
-    return Training(config, loader, folder, choose_device("cpu"), Display(quiet=True))
+    return Training(config, loader, folder, choose_device("cpu"), TrainingDisplay(quiet=True))
 
 
 @pytest.mark.parametrize("step", [0, 1], ids=["with health", "without health"])

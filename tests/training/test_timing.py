@@ -12,7 +12,7 @@ from carp.compute.threads import OtherLoad
 from carp.config import Config, resolve
 from carp.images.source import ArraySource
 from carp.training.planning import best_choice, timing
-from carp.training.planning.timing import Timing, in_words, time_steps
+from carp.training.planning.timing import Timing, time_steps
 from tests.helpers import TINY, tiny_images
 
 CPU = torch.device("cpu")
@@ -171,21 +171,3 @@ def test_real_steps_are_timed(size: int, settings: dict[str, object], monkeypatc
     assert found.steps == 3
     assert found.images == 16
     assert 0 < found.fastest <= found.slowest < 60
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.0123, "0.012 s"),
-        (0.84, "0.84 s"),
-        (12.3, "12 s"),
-        (89, "89 s"),
-        (91, "2 min"),
-        (5000, "83 min"),
-        (7800, "2 h 10 min"),
-        (3600 * 47.5, "47 h 30 min"),
-        (3600 * 76, "3 days 4 h"),
-    ],
-)
-def test_durations_are_said_as_a_person_would(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words

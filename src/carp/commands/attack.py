@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from carp.console.progress import Display
 from carp.errors import ConfigError, DataError, UnreadableImageError, nearest
 from carp.files.atomic import is_unfinished, write_atomic
 from carp.files.outputs import check_output_file, check_output_folder
@@ -20,7 +21,6 @@ from carp.images.inspect.attacks import ATTACKS, MANIFEST, attacked, chosen_stre
 from carp.images.source import Openable, Source, open_source, read
 from carp.images.subset import Subset, at_random
 from carp.report.pages.contact_sheet import Cell, draw_contact_sheet
-from carp.training.display import Display
 
 FORMAT = 1
 _PLAN, _ORIGINALS = "plan.json", "original"

@@ -6,15 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from carp.commands.inputs import open_data
-from carp.commands.train import counted
+from carp.console.progress import Display
+from carp.console.quantities import counted, duration
 from carp.errors import ConfigError, DataError, StorageError
 from carp.images.decoding.decode import pixel_limit
 from carp.images.inspect.scan import Range, Scan, scan
 from carp.images.inspect.throughput import measure_throughput
 from carp.images.source import Openable
 from carp.images.subset import at_random
-from carp.training.display import Display
-from carp.training.planning.timing import in_words
 
 _LISTED = 10  # broken images, classes and groups of duplicates that are named on the screen
 
@@ -71,10 +70,10 @@ class DataCheck:
         if self.seconds_to_read is None:
             return "not measured: too few images can be read"
         times = [
-            in_words(seconds) + (f" with {counted(workers, 'worker')}" if workers else "")
+            duration(seconds) + (f" with {counted(workers, 'worker')}" if workers else "")
             for workers, seconds in self.seconds_an_epoch.items()
         ]
-        before = f"; {in_words(self.seconds_to_read)} to read them once" if self.seconds_to_read else ""
+        before = f"; {duration(self.seconds_to_read)} to read them once" if self.seconds_to_read else ""
         return f"about {', '.join(times)} for the views alone, estimated from a few{before}"
 
 

@@ -10,6 +10,7 @@ from carp.commands.labelled import home_of
 from carp.commands.result_files import write_result
 from carp.compute import distributed
 from carp.compute.device import choose_device
+from carp.console.progress import Display
 from carp.encoders.exports import open_exportable
 from carp.errors import ConfigError, DataError
 from carp.evaluation.detection.trials import detection
@@ -19,7 +20,6 @@ from carp.evaluation.result import Result
 from carp.images.source import Openable
 from carp.images.sources.paper_datasets import VOC0712_SIZES
 from carp.runs.run_folder import versions
-from carp.training.display import Display
 
 STATE = "detection"  # sub-folder: what continues an interrupted evaluation
 TRAIN, TEST = ("2007:trainval", "2012:trainval"), ("2007:test",)

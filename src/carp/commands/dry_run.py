@@ -7,21 +7,21 @@ from typing import Any
 import torch
 
 from carp.commands.inputs import open_data
-from carp.commands.train import counted
 from carp.compute.device import choose_device
 from carp.compute.threads import available_cores, chosen_by_user
 from carp.config import SMALL_IMAGE, Config
 from carp.config.recipe import to_yaml
+from carp.console.progress import Display
+from carp.console.quantities import counted, duration_range
 from carp.errors import CarpError
 from carp.images.decoding.decode import pixel_limit
 from carp.images.inspect.image_size import advice
 from carp.images.loading.loader import make_loader
 from carp.images.source import Openable, Source, open_source, single_labels
-from carp.training.display import Display
 from carp.training.planning.best_choice import best_choice
 from carp.training.planning.estimate import Estimate, estimate
 from carp.training.planning.memory_check import memory_for_training, memory_problem
-from carp.training.planning.timing import Timing, range_in_words, time_steps
+from carp.training.planning.timing import Timing, time_steps
 from carp.training.schedules import Schedules
 
 
@@ -97,7 +97,7 @@ def _time(config: Config, source: Source, device: torch.device, steps: int) -> I
         return
     best = "the settings as they are"
     if choice.settings:
-        best = f"{' '.join(choice.settings)}: {range_in_words(choice.fastest, choice.slowest)}"
+        best = f"{' '.join(choice.settings)}: {duration_range(choice.fastest, choice.slowest)}"
     yield f"best choice here      {best}"
 
 
@@ -111,8 +111,8 @@ def _measured(config: Config, timing: Timing, device: torch.device, steps: int) 
     busy = f"; other programs use {timing.others:.1f} cores, the first figure is for an idle machine"
     return (
         f"{'about' if timing.images == config.batch_size else 'at most'} "
-        f"{range_in_words(timing.fastest * steps, timing.slowest * steps)} "
-        f"({range_in_words(timing.fastest, timing.slowest)} per step, {measured} on {where}{without}"
+        f"{duration_range(timing.fastest * steps, timing.slowest * steps)} "
+        f"({duration_range(timing.fastest, timing.slowest)} per step, {measured} on {where}{without}"
         f"{busy if timing.others >= 0.1 else ''})"
     )
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from carp.commands.labelled import FEATURES
 from carp.commands.pictures import StoredImages, places_of
 from carp.commands.stored import open_images, store_features
+from carp.console.progress import Display
 from carp.encoders.load import load
 from carp.errors import ConfigError, DataError, UnreadableImageError
 from carp.features.extract import Precision
@@ -24,7 +25,6 @@ from carp.report.pages.remove_list import check_remove_list, write_remove_list
 from carp.similarity.look_alike import Look, agreement, look_at
 from carp.similarity.near_copies import Copies, find_copies
 from carp.similarity.original import Evidence, original
-from carp.training.display import Display
 
 PAGE, LIST = "duplicates.html", "duplicates.json"
 

@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from carp.commands.stored import open_images, store_features
 from carp.compute import distributed
+from carp.console.progress import Display
 from carp.encoders.layers import ENCODER
 from carp.encoders.load import load
 from carp.errors import ConfigError, nearest
@@ -13,7 +14,6 @@ from carp.features.store import Store
 from carp.features.tabular import require_pyarrow, write_csv, write_parquet
 from carp.files.outputs import check_output_folder
 from carp.images.source import Openable
-from carp.training.display import Display
 
 Form = Literal["npy", "parquet", "csv"]
 FORMS: tuple[Form, ...] = get_args(Form)

@@ -13,6 +13,7 @@ from carp.commands.protocols import ALL, OF_ALL, check_options, check_protocol, 
 from carp.commands.result_files import write_result
 from carp.compute import distributed
 from carp.compute.device import choose_device
+from carp.console.progress import Display
 from carp.encoders.layers import ENCODER
 from carp.encoders.load import is_weights, load
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
@@ -25,7 +26,6 @@ from carp.features.store import Store
 from carp.files.outputs import check_output_folder
 from carp.images.source import Openable
 from carp.runs.run_folder import versions
-from carp.training.display import Display
 
 
 @dataclass(frozen=True)

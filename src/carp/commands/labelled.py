@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.commands.stored import open_images, store_features
+from carp.console.progress import Display
 from carp.encoders.load import Encoder, is_weights, split_weights
 from carp.errors import ConfigError, DataError
 from carp.evaluation.inputs import Features, Labels
@@ -16,7 +17,6 @@ from carp.features.extract import Precision
 from carp.features.store import Origin, Store, is_store, open_store, transform_differences
 from carp.images.source import Openable, Source, single_labels, unlabelled
 from carp.images.sources.named_sets import counterpart
-from carp.training.display import Display
 
 FEATURES, LINEAR = "features", "linear"  # sub-folders: stored features, the state of linear classifiers
 _TEST_SHARE = 0.2  # of every class, where a protocol needs test images and none are given

@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from carp.commands.pictures import StoredImages, places_of
+from carp.console.progress import Display
 from carp.encoders.load import Encoder, load, split_weights
 from carp.errors import CarpWarning, CheckpointError, ConfigError, DataError, UnreadableImageError
 from carp.features.extract import Features, extract
@@ -20,7 +21,6 @@ from carp.images.views.centre_crop import TRANSFORM
 from carp.report.pages.search_page import Found, Match, check_sheet, write_sheet
 from carp.report.pages.thumbnails import Picture, thumbnail
 from carp.similarity.vector_index import VectorIndex, build_index, open_index, write_index
-from carp.training.display import Display
 
 INDEX = "index"  # in the folder of the features, unless another is given
 USUAL_K = 10

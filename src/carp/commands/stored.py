@@ -5,6 +5,7 @@ from pathlib import Path
 
 from carp.commands.inputs import INDEX, warn_of
 from carp.compute import distributed
+from carp.console.progress import Display
 from carp.encoders.load import Encoder
 from carp.errors import CarpWarning
 from carp.features.extract import Precision, left_out
@@ -12,7 +13,6 @@ from carp.features.store import Store
 from carp.images.decoding.decode import pixel_limit
 from carp.images.source import Openable, Source, open_source
 from carp.runs.run_folder import is_run, open_run
-from carp.training.display import Display
 
 
 def open_images(

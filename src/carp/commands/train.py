@@ -12,6 +12,8 @@ from carp.commands.inputs import INDEX, join_processes, open_data, open_more
 from carp.compute import distributed
 from carp.compute.device import choose_device
 from carp.config import FREE_KEYS, Config
+from carp.console.progress import Display
+from carp.console.quantities import counted
 from carp.errors import ConfigError, DataError, MissingExtraError
 from carp.evaluation.validation import Validation
 from carp.files.outputs import check_output_folder
@@ -27,7 +29,7 @@ from carp.runs.checkpoint import list_checkpoints
 from carp.runs.run_folder import Run, locked, open_run, prepare_run
 from carp.runs.run_log import read_metrics
 from carp.runs.run_threads import NAME as THREADS
-from carp.training.display import Display
+from carp.training.display import TrainingDisplay
 from carp.training.loop import Training
 from carp.training.micro_batch import check_division
 from carp.training.planning.memory_check import check_memory
@@ -56,7 +58,7 @@ def train(
     Returns:
         The finished run.
     """
-    folder, display = Path(out), Display(quiet=quiet or not distributed.is_first())
+    folder, display = Path(out), TrainingDisplay(quiet=quiet or not distributed.is_first())
     check_output_folder(folder)
     config, source = open_data(data, recipe, overrides, folder, display)
     device = choose_device(config.device)
@@ -166,8 +168,3 @@ def _summary(config: Config, num_images: int, training: Training, device: torch.
         f"{counted(num_images, 'image')}, {config.encoder} ({parameters / 1e6:.3g} M parameters), "
         f"{counted(training.schedules.num_steps, 'step')} in {counted(config.epochs, 'epoch')}, {device}{threads}"
     )
-
-
-def counted(number: int, what: str) -> str:
-    """A number and its noun."""
-    return f"{number:,} {what}{'s' if number != 1 else ''}"

@@ -7,6 +7,7 @@ import numpy as np
 
 from carp.commands.inputs import open_data
 from carp.config import SMALL_IMAGE, Config
+from carp.console.progress import Display
 from carp.errors import ConfigError, UnreadableImageError
 from carp.files.outputs import check_output_file
 from carp.images.decoding.decode import Stored, decode, pixel_limit, read_file
@@ -17,7 +18,6 @@ from carp.images.views.centre_crop import resize_and_crop
 from carp.images.views.photo_views import photo_views
 from carp.images.views.view_parameters import draw_views, view_kinds
 from carp.report.pages.views_sheet import Row, draw_sheet
-from carp.training.display import Display
 
 
 def views(

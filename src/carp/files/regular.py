@@ -10,6 +10,8 @@ import stat
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from carp.console.quantities import in_bytes
+
 _OTHER_KINDS = (
     (stat.S_ISDIR, errno.EISDIR, "it is a folder, not a file"),
     (stat.S_ISFIFO, errno.EINVAL, "it is a named pipe, not a regular file"),
@@ -73,14 +75,6 @@ def read_text(path: str | Path, limit: int = TEXT_BYTES) -> str:
 def too_large(path: str | Path, size: int, limit: int) -> OSError:
     """The error for a file of more bytes than expected."""
     return OSError(errno.EFBIG, f"it has {in_bytes(size)}, more than the {in_bytes(limit)} that are read", str(path))
-
-
-def in_bytes(count: int) -> str:
-    """A number of bytes for a person: '40.0 GiB'."""
-    for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if count >= factor:
-            return f"{count / factor:,.1f} {unit}"
-    return f"{count} bytes"
 
 
 def _size(state: os.stat_result, path: str | Path) -> int:

@@ -16,6 +16,7 @@ from typing import Self
 import torch
 
 from carp.compute.threads import ThreadTuner
+from carp.console.quantities import counted
 from carp.errors import CheckpointError
 from carp.files.atomic import write_atomic
 
@@ -59,8 +60,8 @@ class RunThreads:
         self.current = self._settled = threads or min(began or most, most)
         if began not in {None, self.current}:
             warn(
-                f"this run was saved with {_counted(began or 0)} and continues with {_counted(self.current)}: the "
-                "result will differ in rounding."
+                f"this run was saved with {counted(began or 0, 'thread')} and continues with "
+                f"{counted(self.current, 'thread')}: the result will differ in rounding."
             )
         if not past or past[-1].threads != self.current:
             past.append(Change(step, self.current))
@@ -99,9 +100,10 @@ class RunThreads:
         tuner.add(time.monotonic() - start)
         if tuner.settled != self._settled:
             now, before, self._settled = tuner.settled, self._settled, tuner.settled
-            times = f"a step takes {tuner.seconds[now]:.3g} s, {tuner.seconds[before]:.3g} s with {_counted(before)}"
+            threads, threads_before = counted(now, "thread"), counted(before, "thread")
+            times = f"a step takes {tuner.seconds[now]:.3g} s, {tuner.seconds[before]:.3g} s with {threads_before}"
             busy = " The machine is busy with other work." if now < before else ""
-            self._announce(f"step {number + 1}: continuing with {_counted(now)} ({times}).{busy}")
+            self._announce(f"step {number + 1}: continuing with {threads} ({times}).{busy}")
 
     def _use(self, change: "Change") -> None:
         self._last, self.current = change, change.threads
@@ -158,7 +160,3 @@ def _read(path: Path) -> tuple[str, list[Change]]:
             break
         changes.append(change)
     return text, changes
-
-
-def _counted(threads: int) -> str:
-    return f"{threads} thread{'s' if threads != 1 else ''}"

@@ -26,7 +26,7 @@ from carp.runs.run_log import RunLog, SilentLog
 from carp.runs.run_threads import RunThreads
 from carp.runs.stop_signal import StopSignal
 from carp.training.course import Course
-from carp.training.display import Display
+from carp.training.display import TrainingDisplay
 from carp.training.health import Diagnosis, Health, Verdict
 from carp.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from carp.training.schedules import Schedules
@@ -61,7 +61,9 @@ def build_model(config: Config, device: torch.device) -> Carp:
 class Training:
     """A run in progress. `run()` takes it from its newest checkpoint to its last step."""
 
-    def __init__(self, config: Config, loader: Loader, folder: Path, device: torch.device, display: Display) -> None:
+    def __init__(
+        self, config: Config, loader: Loader, folder: Path, device: torch.device, display: TrainingDisplay
+    ) -> None:
         self.config, self.loader, self.folder, self.display = config, loader, folder, display
         self.device = device
         self.checkpoints = folder / "checkpoints"

@@ -11,8 +11,8 @@ from PIL import Image
 
 from carp.compute.device import available_memory
 from carp.config import MAX_IMAGE_PIXELS
+from carp.console.quantities import in_bytes
 from carp.errors import UnreadableImageError
-from carp.files.regular import in_bytes
 
 _BYTES_PER_PIXEL = 8  # of a file: no format stores more than 16 bits of four channels, uncompressed
 _MORE_BYTES = 64 << 20  # for what is not pixels: colour profiles, previews, further frames

@@ -5,8 +5,8 @@ import torch
 from carp.compute import distributed
 from carp.compute.device import available_memory
 from carp.config import Config
+from carp.console.quantities import in_bytes
 from carp.errors import ConfigError
-from carp.files.regular import in_bytes
 from carp.training.planning.estimate import Estimate, estimate
 
 # The least that advice lowers a setting to; where two save about the same, the earlier one is named.

@@ -121,22 +121,3 @@ def _enough(source: Source, config: Config) -> Source:
         return source
     indices = np.linspace(0, len(source) - 1, config.batch_size).astype(np.int64)
     return hold_in_memory(Subset(source, indices), config.global_size)
-
-
-def range_in_words(fastest: float, slowest: float) -> str:
-    """A range of durations as a person would say it; one duration where both ends sound alike."""
-    low, high = in_words(fastest), in_words(slowest)
-    return low if low == high or slowest < 1.05 * fastest else f"{low} to {high}"
-
-
-def in_words(seconds: float) -> str:
-    """A duration as a person would say it."""
-    if seconds < 90:
-        return f"{seconds:.2g} s"
-    minutes = round(seconds / 60)
-    if minutes < 90:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
-        return f"{hours} h {minutes} min"
-    return f"{hours // 24} days {hours % 24} h"
