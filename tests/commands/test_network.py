@@ -131,7 +131,7 @@ def test_no_command_reaches_out(
     )
     assert [code for code, _ in good] == [0] * 6 + [2] * 5, good
     for _, said in good[6:]:
-        assert "may not hold 'pretrained" in said
+        assert "must not contain 'pretrained" in said
         assert len(said.strip().splitlines()) == 1
     assert log.read_text() == ""
 
@@ -161,14 +161,14 @@ def test_no_system_call_reaches_out(
     if not trace.exists() or "PTRACE" in done.stderr:
         pytest.skip(f"strace may not trace here: {done.stderr[:100]}")
     assert done.returncode == 2
-    assert "may not hold 'pretrained" in done.stderr
+    assert "must not contain 'pretrained" in done.stderr
     assert not [line for line in trace.read_text().splitlines() if "AF_INET" in line]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_run_is_refused_in_one_line(name: str, cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
     bad = hostile_run(run, tmp_path / "bad", HOSTILE[name])
-    words = (next(iter(HOSTILE[name])), "may not hold", "Remove it from encoder_options")
+    words = (next(iter(HOSTILE[name])), "must not contain", "Remove it from encoder_options")
     assert_one_line(cli("embed", bad, "--data", labelled, "--out", tmp_path / "out"), *words)
 
 

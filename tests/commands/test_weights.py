@@ -75,7 +75,7 @@ def test_mistakes_are_one_line(cli: Cli, moco: Path, tmp_path: Path) -> None:
     assert_one_line(cli("weights", f"swav:{moco}"), "not in the format of swav: it looks like moco-v2")
     assert_one_line(cli("weights", f"mocov2:{moco}"), "there are no weights 'mocov2'. Did you mean 'moco-v2'?")
     (tmp_path / "a.pth").write_text("hello, this is text")
-    assert_one_line(cli("weights", tmp_path / "a.pth"), "is not a file of weights")
+    assert_one_line(cli("weights", tmp_path / "a.pth"), "is not a weights file")
     assert_one_line(cli("weights", tmp_path), "is a folder")
 
 

@@ -232,7 +232,7 @@ def broken():
         "partition with a negative index": ((z, w, c, t, partition - 1), "indices from 0 to 11, received -1"),
         "partition with a repeated index": ((z, w, c, t, partition.clamp_min(1)), "1 are repeated .first 1"),
         "no images": ((z[:, :0], w[:, :0], c, t, partition), "at least one image"),
-        "whole numbers": ((z.long(), w, c, t, partition), "z must hold floating-point"),
+        "whole numbers": ((z.long(), w, c, t, partition), "z must contain floating-point"),
         "double and single precision": ((z.float(), w, c, t, partition), "float64 must be used for all"),
         "prototypes on another device": ((z, w, c.to("meta"), t, partition), "prototypes must be on the device of z"),
         "partition on another device": ((z, w, c, t, partition.to("meta")), "partition must be on the device of z"),

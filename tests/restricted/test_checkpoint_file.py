@@ -204,7 +204,7 @@ def test_cut_short(form: str, share: float, tmp_path: Path) -> None:
         torch.save(state, path, _use_new_zipfile_serialization=form == "zip")
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
-    assert any(words in message_of(path) for words in ("is damaged or cut short", "is not a file of weights"))
+    assert any(words in message_of(path) for words in ("is damaged or incomplete", "is not a weights file"))
 
 
 def test_not_weights(tmp_path: Path) -> None:
@@ -215,9 +215,9 @@ def test_not_weights(tmp_path: Path) -> None:
     path.write_text("<!DOCTYPE html><html>Too many downloads</html>" * 9)
     assert "it begins with b'<!DOCTYP'" in message_of(path)
     path.write_bytes(b"")
-    assert "is empty: download it again" in message_of(path)
+    assert "is empty. Download it again" in message_of(path)
     path.write_bytes(bytes(range(256)) * 20)
-    assert "is not a file of weights" in message_of(path)
+    assert "is not a weights file" in message_of(path)
     path.unlink()
     assert "cannot read the weights" in message_of(path)
     path.mkdir()
@@ -228,10 +228,10 @@ def test_archives(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("weights.pth.tar", b"x" * 100)
-    assert "a ZIP archive that torch.save did not write (it holds weights.pth.tar): unpack it" in message_of(path)
+    assert "a ZIP archive that torch.save did not write (it contains weights.pth.tar). Unpack it" in message_of(path)
     with tarfile.open(path, "w") as archive:
         archive.add(__file__, "storages")
-    assert "is a tar archive: unpack it" in message_of(path)
+    assert "is a tar archive. Unpack it" in message_of(path)
 
 
 def test_a_program(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_a_storage_that_claims_more_than_it_has(tmp_path: Path) -> None:
         for member in old.infolist():
             content = old.read(member)
             new.writestr(member.filename, content[:16] if member.filename.endswith("data/0") else content)
-    assert "is damaged or cut short" in message_of(tmp_path / "b.pth")
+    assert "is damaged or incomplete" in message_of(tmp_path / "b.pth")
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -314,7 +314,7 @@ def test_a_flipped_bit_is_found_by_the_checksum(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "a.pth").read_bytes())
     content[len(content) // 2] ^= 1
     (tmp_path / "a.pth").write_bytes(content)
-    assert "is damaged or cut short (the checksum of " in message_of(tmp_path / "a.pth")
+    assert "is damaged or incomplete (the checksum of " in message_of(tmp_path / "a.pth")
 
 
 def test_a_writer_that_leaves_checksums_out(tmp_path: Path) -> None:

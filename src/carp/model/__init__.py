@@ -1,1 +1,1 @@
-"""Encoder, projector, assigner, partition and loss: the paper's figure in code."""
+"""Encoder, projector, assigner, partition and loss: the method of the paper."""

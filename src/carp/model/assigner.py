@@ -10,7 +10,8 @@ from torch.nn import functional as F
 class Assigner(nn.Module):
     """K prototypes whose direction is learned and whose length is fixed at 1; no bias, no temperature.
 
-    With `seeds` they are as many shards, each drawn from its own seed, so that it is the same whoever holds it.
+    `seeds` splits the prototypes into one shard per seed. A shard is drawn from its own seed, so its initial values do
+    not depend on the process that holds it.
     """
 
     def __init__(self, num_prototypes: int, embedding: int, *, seeds: Sequence[int] = ()) -> None:

@@ -1,7 +1,7 @@
-"""Batch norm over the images of all processes, so that it does not matter how many of them share a batch.
+"""Batch norm over the images of all processes, so that the result does not depend on how many share a batch.
 
-On CUDA this is torch's own. Elsewhere torch has none: here the means and variances of all processes travel together,
-once in the forward pass, and two sums over the gradient once in the backward pass.
+CUDA uses torch's own implementation, which does not support other devices. The one in this module exchanges the means
+and variances of all processes once in the forward pass, and two sums over the gradient once in the backward pass.
 
 Shapes: W processes, C channels.
 """
@@ -18,7 +18,7 @@ from carp.compute import distributed
 
 
 def synchronise(module: nn.Module, device: torch.device) -> nn.Module:
-    """The module with every batch norm synchronised; names and values of its tensors stay."""
+    """Synchronise every batch norm of a module; the names and values of its tensors do not change."""
     if distributed.world_size() == 1:
         return module
     if device.type == "cuda":
@@ -30,21 +30,21 @@ def synchronise(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _synchronised(kind: type[_BatchNorm]) -> type[_BatchNorm]:
-    """A kind of batch norm whose statistics are those of all processes while it trains."""
+    """Return a subclass whose statistics in training mode are those of all processes."""
 
     class Synchronised(kind):  # type: ignore[valid-type,misc]
         def forward(self, x: Tensor) -> Any:
             if not self.training:
                 return super().forward(x)
             y = _normalise(self, x)
-            # timm's own batch norm has an activation in it
+            # timm's own batch norm includes an activation
             return self.act(self.drop(y)) if hasattr(self, "act") else y
 
     return Synchronised
 
 
 def _normalise(norm: _BatchNorm, x: Tensor) -> Tensor:
-    """Normalise by the statistics of all processes, and keep these as running statistics."""
+    """Normalise by the statistics of all processes, and update the running statistics with them."""
     mean_C, variance_C, count = _statistics(x.detach())
     if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
@@ -57,10 +57,10 @@ def _normalise(norm: _BatchNorm, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor, float]:
-    """Mean and variance of every channel over all processes, and the number of values behind them."""
-    # A whole batch norm only for its statistics, but ten times as fast as torch.var_mean
+    """Return the mean and variance of every channel over all processes, and the number of values."""
+    # Computes a whole batch norm for its statistics alone, but is ten times as fast as torch.var_mean
     _, mean_C, scale_C = torch.native_batch_norm(_wide(x), None, None, None, None, True, 0.0, 0.0)
-    variance_C = torch.where(scale_C == 0, 0.0, scale_C.pow(-2))  # torch gives the scale 0 to values that are all equal
+    variance_C = torch.where(scale_C == 0, 0.0, scale_C.pow(-2))  # torch returns a scale of 0 if all values are equal
     parcel = mean_C.new_zeros(distributed.world_size(), 2 * len(mean_C) + 1)  # sums with zeros are exact
     parcel[distributed.rank()] = torch.cat([mean_C, variance_C, mean_C.new_tensor([x.numel() / x.shape[1]])])
     distributed.all_reduce_sum([parcel])
@@ -72,7 +72,7 @@ def _statistics(x: Tensor) -> tuple[Tensor, Tensor, float]:
 
 
 class _Normalise(torch.autograd.Function):
-    """(x − mean) / deviation · weight + bias, where mean and deviation depend on the x of all processes."""
+    """(x − mean) / deviation · weight + bias, with the mean and standard deviation of x over all processes."""
 
     @staticmethod
     def forward(
@@ -94,14 +94,14 @@ class _Normalise(torch.autograd.Function):
         x, weight_C, mean_C, variance_C = ctx.saved_tensors
         x, gradient, kind = _wide(x), _wide(gradient), x.dtype
         scale_C = (variance_C + ctx.eps).rsqrt()
-        # Sums over own images of the gradient, and of its product with the normalised x
+        # Sums over this process's images of the gradient, and of its product with the normalised x
         _, product_C, sum_C = torch.ops.aten.native_batch_norm_backward(
             gradient, x, None, None, None, mean_C, scale_C, True, ctx.eps, [False, True, True]
         )
         means_2C = torch.stack([sum_C, product_C])
         distributed.all_reduce_sum([means_2C])
         mean_gradient_C, mean_product_C = means_2C / ctx.count
-        # (gradient − mean_gradient − normalised x · mean_product) · scale · weight, as a sum of multiples
+        # (gradient − mean_gradient − normalised x · mean_product) · scale · weight, as a linear combination
         on_gradient_C = scale_C if weight_C is None else scale_C * weight_C
         on_x_C = -on_gradient_C * scale_C * mean_product_C
         rest_C = -on_gradient_C * mean_gradient_C - on_x_C * mean_C

@@ -1,4 +1,4 @@
-"""One branch: encoder, projector and assigner. The student and the teacher are two of these.
+"""One branch: encoder, projector and assigner. The student and the teacher are branches.
 
 Shapes: B images, F features, D embedding.
 """
@@ -16,7 +16,7 @@ from carp.model.projector import Projector
 
 
 class Branch(nn.Module):
-    """f, g and q with one set of weights; with `shard_seeds` as many shards of the prototypes, not all of them."""
+    """f, g and q with one set of weights. With `shard_seeds`, it holds only that many shards of the prototypes."""
 
     def __init__(self, config: Config, *, shard_seeds: Sequence[int] = ()) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Student and teacher, and what passes between them.
+"""Student and teacher, and the update of the teacher.
 
 Shapes: V views, B images, D embedding, K prototypes.
 """
@@ -15,7 +15,7 @@ from carp.model.branch import Branch
 
 
 class Embedded(NamedTuple):
-    """What the loss needs of one batch."""
+    """The embeddings z (student) and w (teacher) of one batch, and the prototypes: the input of the loss."""
 
     z: list[Tensor]
     w: list[Tensor]
@@ -26,8 +26,8 @@ class Embedded(NamedTuple):
 class Carp(nn.Module):
     """The student sees all views, the teacher only the two global ones.
 
-    The teacher is an exponential moving average of the student's parameters; its batch norm runs on its own batch
-    statistics. With `teacher_momentum: 0` it *is* the student, and no second forward pass is done.
+    The teacher is an exponential moving average of the student's parameters; its batch norm uses the statistics of its
+    own batches. With `teacher_momentum: 0` the teacher *is* the student, and there is no second forward pass.
     """
 
     def __init__(self, config: Config, *, shard_seeds: Sequence[int] = ()) -> None:
@@ -39,7 +39,7 @@ class Carp(nn.Module):
             self.teacher.requires_grad_(False)
 
     def forward(self, views: Sequence[Tensor]) -> Embedded:
-        """Embed the views, two global ones first, each [B, 3, H, W]."""
+        """Embed the views, each [B, 3, H, W]; the two global views come first."""
         z = self.embed_student(views)
         prototypes_KD = self.student.assigner()
         if self.siamese:
@@ -51,7 +51,7 @@ class Carp(nn.Module):
         return Embedded(z, w, prototypes_KD, teacher_prototypes_KD)
 
     def embed_student(self, views: Sequence[Tensor]) -> list[Tensor]:
-        """Student embeddings of the views alone, [B, D] each."""
+        """Return only the student's embeddings of the views, [B, D] each."""
         return _embed(self.student, views)
 
     @torch.no_grad()
@@ -62,5 +62,5 @@ class Carp(nn.Module):
 
 
 def _embed(branch: Branch, views: Sequence[Tensor]) -> list[Tensor]:
-    """Embed one view at a time, so that batch norm sees one view's statistics at a time, as in the paper."""
+    """Embed one view at a time, so that batch norm normalises each view by its own statistics, as in the paper."""
     return [branch(view) for view in views]

@@ -1,4 +1,4 @@
-"""Any timm backbone without its classifier, with a stem that suits the image size."""
+"""Builds any timm backbone without its classifier, with a stem that suits the image size."""
 
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from carp.model.timm_options import create_timm
 
 
 def build_encoder(config: Config) -> nn.Module:
-    """Build the encoder f: images [B, 3, H, W] to pooled features [B, F], F = `num_features`."""
+    """Build the encoder f, which maps images [B, 3, H, W] to pooled features [B, F] with F = `num_features`."""
     name = config.encoder
     if not timm.is_model(name):
         known = timm.list_models()
@@ -23,7 +23,7 @@ def build_encoder(config: Config) -> nn.Module:
         encoder: Any = create_timm(name, config.encoder_options)
     except (MemoryError, ModelError):
         raise
-    except Exception as error:  # what unknown options lead to inside timm
+    except Exception as error:  # unknown options can raise anything inside timm
         options, reason = received(config.encoder_options), " ".join(str(error).split())
         raise ModelError(
             f"timm cannot build '{name}' with encoder_options={options}: {type(error).__name__}, {reason}"
@@ -40,12 +40,12 @@ def build_encoder(config: Config) -> nn.Module:
 
 
 def num_features(encoder: nn.Module) -> int:
-    """F, the length of the pooled output."""
+    """Return F, the length of the pooled output."""
     return int(cast(Any, encoder).num_features)
 
 
 def _use_small_stem(encoder: nn.Module, config: Config) -> None:
-    """Replace a ResNet's stem by one 3x3 convolution, and its max-pool by nothing."""
+    """Replace a ResNet's stem with one 3×3 convolution, and remove its max-pooling."""
     resnet = cast(Any, encoder)
     width = resnet.bn1.num_features
     resnet.conv1 = nn.Conv2d(3, width, 3, stride=config.stem_stride, padding=1, bias=False)

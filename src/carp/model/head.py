@@ -1,16 +1,17 @@
-"""The prototype head in one pass over the partition: loss and gradients, a few blocks at a time.
+"""The prototype head: loss and gradients in one pass over the partition, a few blocks at a time.
 
-Nothing of size images × prototypes is ever held. For a chunk of blocks the pass forms logits, assignments, both loss
-terms and both gradients, then forgets them: the uniformity gradient of a block needs the mean assignment of that block
-only, so a block is finished when it is left, and the backward pass only scales what the pass brought back.
+No tensor of size images × prototypes is ever allocated. For each chunk of blocks the pass computes logits, assignments,
+both loss terms and both gradients, and then discards the intermediate values. This works because the uniformity
+gradient of a block needs only the mean assignment of that block. The backward pass only scales the gradients.
 
-With s, t the assignments of a student and a teacher view and d = ⟨s, t⟩, the gradient of −log d on the student's
-logits is s − r with r = s·t/d; that of log N − H(p̄) is, up to its weight, s·(g − ⟨s, g⟩) with g = log p̄. Both share
-the factor s, so the gradient on the logits is s times one sum. Where d underflows, r = softmax(a + b) and log d =
-lse(a + b) − lse(a) − lse(b) are formed from the logits instead.
+Let s and t be the assignments of a student view and a teacher view, a and b their logits, and d = ⟨s, t⟩. With respect
+to a, the gradient of −log d is s − r with r = s·t/d, and that of log N − H(p̄) is, up to its weight, s·(g − ⟨s, g⟩) with
+g = log p̄. Both have the factor s, so the gradient is s times one sum. Where d underflows, r = softmax(a + b) and
+log d = lse(a + b) − lse(a) − lse(b) are computed from the logits instead.
 
 Shapes: V student views, G teacher views, B images, D embedding, K prototypes, P blocks, p blocks in a chunk, N
-prototypes in a block. A block of one prototype has two outcomes, itself and an implicit zero logit: N is 2 there.
+prototypes in a block, E pairs of views. A block of one prototype has two outcomes, the prototype and an implicit zero
+logit, so its N is 2.
 """
 
 import math
@@ -20,19 +21,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-# Logits of all views of a chunk: on a CPU so few that they stay in the cache from pass to pass, elsewhere so many that
-# starting the kernels costs nothing.
+# Logits of all views in a chunk. On a CPU there are few enough to stay in the cache between operations; elsewhere there
+# are enough to make the cost of kernel launches negligible.
 _CHUNK_ELEMENTS = {"cpu": 2**21, "other": 2**25}
-_UNDERFLOW = {torch.float32: 1e-30, torch.float64: 1e-290}  # below this, ⟨s, t⟩ may have lost digits
+_UNDERFLOW = {torch.float32: 1e-30, torch.float64: 1e-290}  # below this, ⟨s, t⟩ may have lost precision
 
 
 class GlobalBatch(NamedTuple):
-    """What the pass is a part of, where several processes share a batch: means are taken over the whole."""
+    """The batch of all processes that share it: means are taken over all its images and blocks."""
 
     images: int
     blocks: int
     all_reduce_sum: Callable[[Tensor], None]
-    """Turns the sums of assignments over own images into those over all images, in place."""
+    """Replaces the sums of assignments over this process's images by those over all images, in place."""
 
 
 def fused_loss(
@@ -44,7 +45,7 @@ def fused_loss(
     *,
     entropy_weight: float,
     chunk: int | None = None,
-    whole: GlobalBatch | None = None,
+    global_batch: GlobalBatch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return total, consistency and kl_to_uniform; a gradient flows from total to z and to the prototypes.
 
@@ -53,19 +54,19 @@ def fused_loss(
         w_GBD: Teacher embeddings of the first G views.
         prototypes_KD: Student prototypes, used as given.
         teacher_KD: Teacher prototypes, used as given.
-        partition_PN: Prototype indices, a row a block.
+        partition_PN: Prototype indices, one row per block.
         entropy_weight: Weight of kl_to_uniform in total.
-        chunk: Blocks at a time; chosen from the batch and the block size when None.
-        whole: What images and blocks are a part of; None when they are all. Consistency is then the part that own
-            images and blocks add, kl_to_uniform that of own blocks, and the gradient the part that they add to it.
+        chunk: Blocks at a time; by default chosen from the batch size and the block size.
+        global_batch: The whole batch, if this process has only some of its images or blocks. The results are then this
+            process's contributions to the consistency, to kl_to_uniform and to the gradient.
     """
     wide = (x if x.dtype in _UNDERFLOW else x.float() for x in (z_VBD, prototypes_KD, w_GBD, teacher_KD))
-    total, consistency, kl = _FusedLoss.apply(*wide, partition_PN, entropy_weight, chunk, whole)
+    total, consistency, kl = _FusedLoss.apply(*wide, partition_PN, entropy_weight, chunk, global_batch)
     return total, consistency, kl
 
 
 def blocks_per_chunk(views: int, batch: int, block_size: int, device: str = "cpu") -> int:
-    """How many blocks to take at a time: one, unless batch and blocks are so small that more go well together."""
+    """Return how many blocks to compute at a time: one, or more if batch and blocks are small."""
     return max(1, _CHUNK_ELEMENTS.get(device, _CHUNK_ELEMENTS["other"]) // (views * batch * block_size))
 
 
@@ -80,11 +81,11 @@ class _FusedLoss(torch.autograd.Function):
         partition_PN: Tensor,
         entropy_weight: float,
         chunk: int | None,
-        whole: GlobalBatch | None,
+        global_batch: GlobalBatch | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         tensors = z_VBD, prototypes_KD, w_GBD, teacher_KD, partition_PN
         ctx.save_for_backward(*tensors)
-        ctx.settings = entropy_weight, chunk, whole, *ctx.needs_input_grad[:2]
+        ctx.settings = entropy_weight, chunk, global_batch, *ctx.needs_input_grad[:2]
         block_pass = _BlockPass(*tensors, *ctx.settings)
         ctx.gradients = block_pass.grad_z, block_pass.grad_prototypes
         consistency, kl = block_pass.terms()
@@ -93,8 +94,8 @@ class _FusedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        # The gradients are handed over, not copied: they are as large as the prototypes. Only who goes through one
-        # graph twice (retain_graph) pays for a second pass.
+        # The gradients are as large as the prototypes, so they are handed over, not copied. Only a second backward pass
+        # over the same graph (retain_graph) computes them again.
         if ctx.gradients is None:
             block_pass = _BlockPass(*ctx.saved_tensors, *ctx.settings)
             ctx.gradients = block_pass.grad_z, block_pass.grad_prototypes
@@ -103,7 +104,7 @@ class _FusedLoss(torch.autograd.Function):
 
 
 class _Buffers:
-    """Memory that is allocated once per pass; the first use of a name must be the largest."""
+    """Memory that is allocated once per pass; the first request for a name must be the largest."""
 
     def __init__(self, like: Tensor) -> None:
         self._like, self._flat = like, dict[str, Tensor]()
@@ -116,7 +117,7 @@ class _Buffers:
 
 
 class _BlockPass:
-    """Collects loss terms and gradients chunk by chunk."""
+    """Accumulates loss terms and gradients chunk by chunk."""
 
     def __init__(
         self,
@@ -127,20 +128,20 @@ class _BlockPass:
         partition_PN: Tensor,
         entropy_weight: float,
         chunk: int | None,
-        whole: GlobalBatch | None,
+        global_batch: GlobalBatch | None,
         wants_z: bool,
         wants_prototypes: bool,
     ) -> None:
         (V, B, _), (P, N), G = z_VBD.shape, partition_PN.shape, len(w_GBD)
         self.B, self.N, self.outcomes = B, N, max(2, N)
-        self.whole = whole or GlobalBatch(B, P, lambda _: None)
-        images, blocks, _ = self.whole
+        self.global_batch = global_batch or GlobalBatch(B, P, lambda _: None)
+        images, blocks, _ = self.global_batch
         self.z, self.w = z_VBD.flatten(0, 1), w_GBD.flatten(0, 1)
         self.prototypes_KD, self.teacher_KD = prototypes_KD, teacher_KD
         self.pairs = [(u, v) for u in range(V) for v in range(G) if u != v]
-        self.pair_weight = 2 / (len(self.pairs) * images * blocks)  # of one pair of views of one image in one block
+        self.pair_weight = 2 / (len(self.pairs) * images * blocks)  # of one pair of views of an image in a block
         self.mean_weight = entropy_weight / ((V + G) * images * blocks)  # of one assignment in the uniformity term
-        self.num_assignments = (V + G) * images  # behind the mean of a block
+        self.num_assignments = (V + G) * images  # averaged in the mean of a block
         self.grad_z = z_VBD.new_zeros(z_VBD.shape) if wants_z else None
         self.grad_prototypes = torch.empty_like(prototypes_KD) if wants_prototypes else None
         self.wants_gradient = wants_z or wants_prototypes
@@ -152,8 +153,8 @@ class _BlockPass:
                 self._visit(rows_pN.flatten())
 
     def terms(self) -> tuple[Tensor, Tensor]:
-        """Consistency and kl_to_uniform of all blocks that were visited."""
-        return -self.pair_weight * self.log_agreement, self.kl_of_blocks / self.whole.blocks
+        """Return the consistency and kl_to_uniform of all blocks of this process."""
+        return -self.pair_weight * self.log_agreement, self.kl_of_blocks / self.global_batch.blocks
 
     def _visit(self, indices: Tensor) -> None:
         """Process the blocks whose prototypes are `indices`."""
@@ -161,7 +162,7 @@ class _BlockPass:
         their_cD = self._gather("their", self.teacher_KD, indices)
         s_VBpN, t_GBpN = self._assign("s", self.z, own_cD), self._assign("t", self.w, their_cD)
         mean_pN = s_VBpN.sum(dim=(0, 1)) + t_GBpN.sum(dim=(0, 1))
-        self.whole.all_reduce_sum(mean_pN)
+        self.global_batch.all_reduce_sum(mean_pN)
         mean_pN.div_(self.num_assignments)
         g_pN = mean_pN.clamp_min(torch.finfo(mean_pN.dtype).tiny).log_()
         self.kl_of_blocks += (mean_pN * (g_pN + math.log(self.outcomes))).sum()
@@ -182,9 +183,9 @@ class _BlockPass:
                 self.grad_prototypes.index_copy_(0, indices, torch.mm(grad_a.T, self.z, out=own_cD))
 
     def _to_gradient(self, s_VBpN: Tensor, t_GBpN: Tensor | None, d_EBp1: Tensor, g_pN: Tensor) -> None:
-        """Turn s into the gradient on the student's logits, s · (κ(pairs − Σ t/d) + λ(g − ⟨s, g⟩)), in place.
+        """Replace s by the gradient with respect to the student's logits, s · (κ(pairs − Σ t/d) + λ(g − ⟨s, g⟩)).
 
-        Without t the terms −κ·s·t/d are left out.
+        Here κ is `pair_weight` and λ is `mean_weight`. Without t the terms −κ·s·t/d are left out.
         """
         uniform_pN = self.mean_weight * g_pN
         share_EBp1 = d_EBp1.reciprocal_().mul_(-self.pair_weight)
@@ -199,7 +200,7 @@ class _BlockPass:
             s_BpN.mul_(factor_BpN)
 
     def _agree_in_log_space(self, grad_VBpN: Tensor, a_VBpN: Tensor, b_GBpN: Tensor) -> None:
-        """Add log⟨s, t⟩ = lse(a + b) − lse(a) − lse(b), and bring −κr with r = softmax(a + b) into the gradient."""
+        """Add log⟨s, t⟩ = lse(a + b) − lse(a) − lse(b) to the loss and −κ softmax(a + b) to the gradient."""
         for u, v in self.pairs:
             both_BpN = a_VBpN[u] + b_GBpN[v]
             self.log_agreement += (both_BpN.logsumexp(-1) - a_VBpN[u].logsumexp(-1) - b_GBpN[v].logsumexp(-1)).sum()
@@ -211,12 +212,12 @@ class _BlockPass:
         return torch.index_select(prototypes_KD, 0, indices, out=out_cD)
 
     def _assign(self, name: str, x_MD: Tensor, prototypes_cD: Tensor) -> Tensor:
-        """Assignments [views, B, p, N]."""
+        """Return the assignments [views, B, p, N]."""
         logits = self._logits(x_MD, prototypes_cD, out=self.buffers.take("logits", len(x_MD), len(prototypes_cD)))
         return torch.softmax(logits, dim=-1, out=self.buffers.take(name, *logits.shape))
 
     def _logits(self, x_MD: Tensor, prototypes_cD: Tensor, out: Tensor | None = None) -> Tensor:
-        """[views, B, p, N]; a block of one prototype gets its implicit zero logit."""
+        """Return the logits [views, B, p, N]; a block of one prototype gets its implicit zero logit."""
         blocks = torch.mm(x_MD, prototypes_cD.T, out=out).view(-1, self.B, len(prototypes_cD) // self.N, self.N)
         return torch.cat([blocks, torch.zeros_like(blocks)], dim=-1) if self.N == 1 else blocks
 

@@ -1,8 +1,8 @@
-"""The loss of CARP: consistent assignments inside blocks, uniform mean assignment of every block.
+"""The loss of CARP: consistent assignments within blocks, and a uniform mean assignment for every block.
 
 Shapes: V student views, G = 2 teacher (global) views, B images, D embedding, K prototypes, P blocks, N prototypes in
-a block. A block of one prototype (N = 1) is a Bernoulli problem: the prototype against an implicit zero logit, so
-its assignments have two entries.
+a block. A block of one prototype (N = 1) is a Bernoulli problem, the prototype against an implicit zero logit, so its
+assignments have two entries.
 """
 
 import math
@@ -20,7 +20,7 @@ Embeddings = Tensor | Sequence[Tensor]
 
 
 class LossTerms(NamedTuple):
-    """The loss and its two terms, as scalars; only `total` is meant for `backward`."""
+    """The loss and its two terms, as scalars. Call `backward` only on `total`."""
 
     total: Tensor
     consistency: Tensor
@@ -36,22 +36,23 @@ def carp_loss(
     *,
     entropy_weight: float = 1.0,
     chunk: int | None = None,
-    whole: GlobalBatch | None = None,
+    global_batch: GlobalBatch | None = None,
 ) -> LossTerms:
-    """Loss of student embeddings against teacher embeddings over one partition, at the cost of its products.
+    """Compute the loss of student embeddings against teacher embeddings for one partition.
 
-    The gradient of `total` is formed on the way (see `carp.model.head`); no tensor of size B × K is ever held.
+    It takes little more time than its matrix products. The gradient of `total` is computed in the same pass (see
+    `carp.model.head`), and no tensor of size B × K is ever allocated.
 
     Args:
-        z: Student embeddings of V >= 2 views, global ones first: a list of [B, D] or one [V, B, D].
+        z: Student embeddings of V >= 2 views, the global views first: a list of [B, D] or one [V, B, D].
         w: Teacher embeddings of the first two views, in the same form; no gradient flows into them.
-        prototypes: Student prototypes [K, D], used as given (normalise before).
+        prototypes: Student prototypes [K, D], used as given: normalise them first.
         teacher_prototypes: Teacher prototypes [K, D]; no gradient flows into them.
-        partition: LongTensor [P, N] of prototype indices, a row a block. Its range and sum are checked; with the
-            environment variable CARP_DEBUG=1, that every prototype occurs exactly once.
+        partition: LongTensor [P, N] of prototype indices, one row per block. Its range and sum are checked. With the
+            environment variable CARP_DEBUG=1, it must also contain every prototype exactly once.
         entropy_weight: Weight of `kl_to_uniform`.
-        chunk: Blocks at a time; chosen from batch and block size when None. It changes nothing but rounding.
-        whole: What images and blocks are a part of when several processes share them (`carp.model.shared_loss`).
+        chunk: Blocks at a time; by default chosen from the batch size and the block size. It affects only rounding.
+        global_batch: The whole batch, if several processes share its images or blocks (`carp.model.shared_loss`).
 
     Returns:
         `LossTerms(total, consistency, kl_to_uniform)` with total = consistency + entropy_weight * kl_to_uniform. Only
@@ -69,7 +70,7 @@ def carp_loss(
         partition,
         entropy_weight=entropy_weight,
         chunk=chunk,
-        whole=whole,
+        global_batch=global_batch,
     )
     return LossTerms(*terms)
 
@@ -83,10 +84,16 @@ def reference_loss(
     *,
     entropy_weight: float = 1.0,
 ) -> LossTerms:
-    """The paper's pseudo-code with the arguments of `carp_loss`: for reading and for tests.
+    """Compute the same loss with the paper's pseudo-code, for reading and for tests.
 
-    It forms probabilities and takes the logarithm of their product, so it loses its gradient (and becomes infinite)
-    where that product underflows; `carp_loss` does not.
+    With p̄ the mean assignment of a block over all views and images, and s_u, t_v the assignments of student view u and
+    teacher view v, the terms are means over images and blocks:
+
+        consistency   = 2 · mean over pairs u ≠ v of −log⟨s_u, t_v⟩
+        kl_to_uniform = log N − H(p̄)
+
+    The logarithm is taken of a product of probabilities. Where that product underflows, the loss is infinite and has no
+    gradient; `carp_loss` handles this case in log space.
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
     _check(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
@@ -102,19 +109,19 @@ def reference_loss(
 
 
 def mean_assignment(s_VBPN: Tensor, t_GBPN: Tensor) -> Tensor:
-    """p̄: the mean assignment of every block over all views of both branches and the whole batch, [P, N]."""
+    """Return p̄ [P, N], the mean assignment of every block over all views of both branches and all images."""
     return torch.cat([s_VBPN, t_GBPN]).mean(dim=(0, 1))
 
 
 def kl_to_uniform(mean_PN: Tensor) -> Tensor:
-    """Mean over blocks of log N − H(p̄): 0 when a block is used evenly, log N when one prototype takes all."""
+    """Return the mean over blocks of log N − H(p̄): 0 if a block is used evenly, log N if one prototype takes all."""
     tiny = torch.finfo(mean_PN.dtype).tiny  # the logarithm's gradient at 0 would be infinite
     entropy_P: Tensor = -(mean_PN * mean_PN.clamp_min(tiny).log()).sum(dim=-1)
     return (math.log(mean_PN.shape[-1]) - entropy_P).mean()
 
 
 def _block_logits(x_VBD: Tensor, prototypes_KD: Tensor, partition_PN: Tensor) -> Tensor:
-    """Logits of every view in every block, [V, B, P, N]; N = 1 gets its implicit zero logit."""
+    """Return the logits [V, B, P, N] of every view in every block; N = 1 gets its implicit zero logit."""
     logits_VBPN = (x_VBD @ prototypes_KD.T)[..., partition_PN]
     if partition_PN.shape[1] == 1:
         logits_VBPN = torch.cat([logits_VBPN, torch.zeros_like(logits_VBPN)], dim=-1)
@@ -129,20 +136,20 @@ def _stack(embeddings: Embeddings, name: str) -> Tensor:
     if isinstance(embeddings, Tensor):
         return embeddings
     if not embeddings:
-        raise ModelError(f"{name} must hold the embeddings of at least two views, received none.")
+        raise ModelError(f"{name} must contain the embeddings of at least two views, received none.")
     shapes = {tuple(e.shape) for e in embeddings}
     if len(shapes) > 1:
-        raise ModelError(f"all views in {name} must have one shape [B, D], received {sorted(shapes)}.")
+        raise ModelError(f"all views in {name} must have the same shape [B, D], received {sorted(shapes)}.")
     return torch.stack(list(embeddings))
 
 
 def _check(z_VBD: Tensor, w_GBD: Tensor, prototypes_KD: Tensor, teacher_KD: Tensor, partition_PN: Tensor) -> None:
-    """Raise a `ModelError` that names the tensor, what was received and what fits."""
+    """Raise a `ModelError` that names the tensor, what it must be and what was received."""
     if z_VBD.ndim != 3 or len(z_VBD) < 2:
         raise ModelError(f"z must be [V >= 2, B, D], received {list(z_VBD.shape)}.")
     _, B, D = z_VBD.shape
     if B < 1:
-        raise ModelError(f"z must hold at least one image, received {list(z_VBD.shape)}.")
+        raise ModelError(f"z must contain at least one image, received {list(z_VBD.shape)}.")
     if tuple(w_GBD.shape) != (2, B, D):
         raise ModelError(f"w must be [2, {B}, {D}]: the global views of the same images, received {list(w_GBD.shape)}.")
     K = len(prototypes_KD)
@@ -152,7 +159,7 @@ def _check(z_VBD: Tensor, w_GBD: Tensor, prototypes_KD: Tensor, teacher_KD: Tens
     others = {"w": w_GBD, "prototypes": prototypes_KD, "teacher_prototypes": teacher_KD, "partition": partition_PN}
     for name, tensor in {"z": z_VBD, **others}.items():
         if name != "partition" and not tensor.is_floating_point():
-            raise ModelError(f"{name} must hold floating-point numbers, received {tensor.dtype}.")
+            raise ModelError(f"{name} must contain floating-point numbers, received {tensor.dtype}.")
         if tensor.device != z_VBD.device:
             raise ModelError(f"{name} must be on the device of z, {z_VBD.device}, received {tensor.device}.")
     wide = {name for name, x in (("z", z_VBD), *others.items()) if x.dtype == torch.float64}
@@ -162,7 +169,7 @@ def _check(z_VBD: Tensor, w_GBD: Tensor, prototypes_KD: Tensor, teacher_KD: Tens
 
 
 def _check_partition(partition_PN: Tensor, num_prototypes: int) -> None:
-    """Type, shape, range and sum always; whether it is a permutation with CARP_DEBUG=1."""
+    """Check type, shape, range and sum; with CARP_DEBUG=1 also that it is a permutation."""
     K = num_prototypes
     if partition_PN.dtype != torch.int64 or partition_PN.ndim != 2 or partition_PN.numel() != K or not K:
         raise ModelError(
@@ -171,12 +178,12 @@ def _check_partition(partition_PN: Tensor, num_prototypes: int) -> None:
         )
     least, most, total = torch.stack([partition_PN.min(), partition_PN.max(), partition_PN.sum()]).tolist()
     if least < 0 or most >= K:
-        raise ModelError(f"partition must hold indices from 0 to {K - 1}, received {least if least < 0 else most}.")
+        raise ModelError(f"partition must contain indices from 0 to {K - 1}, received {least if least < 0 else most}.")
     if total != K * (K - 1) // 2 or os.environ.get("CARP_DEBUG", "0") not in {"", "0"}:
         counts_K = torch.bincount(partition_PN.flatten(), minlength=K)
         repeated, missing = (counts_K > 1).nonzero().flatten(), (counts_K == 0).nonzero().flatten()
         if len(repeated):
             raise ModelError(
-                f"partition must hold every prototype once: {len(repeated)} are repeated (first {int(repeated[0])}), "
+                f"partition must have every prototype once: {len(repeated)} are repeated (first {int(repeated[0])}), "
                 f"{len(missing)} missing (first {int(missing[0])})."
             )

@@ -16,18 +16,18 @@ def random_partition(
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Deal all prototypes at random into blocks of equal size.
+    """Divide all prototypes at random into blocks of equal size.
 
-    The permutation is always drawn on the CPU, so that a seed means the same partition on every device.
+    The permutation is always drawn on the CPU, so that a seed gives the same partition on every device.
 
     Args:
         num_prototypes: K.
         block_size: N, a divisor of K.
-        generator: A CPU generator; the global one when None.
-        device: Where the result is put.
+        generator: A CPU generator; by default torch's global one.
+        device: The device of the result; by default the CPU.
 
     Returns:
-        `partition_PN`: a LongTensor of prototype indices, a row a block; together the rows are a permutation.
+        `partition_PN`: a LongTensor of prototype indices, one row per block. Together, the rows are a permutation.
     """
     check_block_size(num_prototypes, block_size)
     order_K = torch.randperm(num_prototypes, generator=generator)

@@ -1,4 +1,4 @@
-"""The projector g: pooled features to embeddings."""
+"""The projector g, which maps pooled features to embeddings."""
 
 from typing import cast
 
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 class Projector(nn.Module):
     """Linear–BN–GELU, Linear–BN–GELU, Linear.
 
-    `embedding_scale` multiplies the last layer at the start only; it is free to change afterwards. While all
-    assignments are uniform the gradient of the consistency is nearly zero, so small data start faster when softmax
-    already prefers something (docs/decisions/0005).
+    `embedding_scale` multiplies the initial weights of the last layer, which are then trained as any others. While all
+    assignments are uniform, the gradient of the consistency term is nearly zero. Training on small data therefore
+    starts faster if the first assignments are already uneven (docs/decisions/0005).
     """
 
     def __init__(self, features: int, hidden: int, embedding: int, *, embedding_scale: float = 1.0) -> None:
@@ -31,5 +31,5 @@ class Projector(nn.Module):
             last.bias.mul_(embedding_scale)
 
     def forward(self, features_BF: Tensor) -> Tensor:
-        """Embed features [B, F] as [B, D]."""
+        """Map features [B, F] to embeddings [B, D]."""
         return cast(Tensor, self.layers(features_BF))

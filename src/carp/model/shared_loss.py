@@ -1,9 +1,10 @@
-"""The loss of a batch that several processes share: its value on all of them, its gradient in parts that add up.
+"""The loss of a batch that several processes share: every process gets its value and its own part of the gradient.
 
-Every process has some of the images and walks over all blocks. The mean assignment of a block is summed over processes
-while the block is visited, in chunks of the same size everywhere: K numbers per step in all. Consistency is a sum over
-own images, divided by the number of all. So the gradient on own embeddings is that of the whole batch, and the
-gradients of weights and prototypes must be added up over processes, not averaged.
+Every process has some of the images and computes all blocks. The assignments of a block are summed over processes while
+the block is computed, in chunks of the same size on all processes: K numbers per step in total. The consistency term is
+a sum over the process's own images, divided by the number of all images. The gradient with respect to the process's own
+embeddings is therefore that of the whole batch, and the gradients of weights and prototypes must be added over
+processes, not averaged.
 
 Shapes: V views, B images, D embedding, K prototypes, P blocks, N prototypes in a block.
 """
@@ -20,38 +21,39 @@ from carp.model.loss import LossTerms, carp_loss
 
 
 def shared_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entropy_weight: float) -> LossTerms:
-    """Loss of `images` images of which this process has embedded its own; for one process it is `carp_loss`."""
+    """Compute the loss of `images` images, of which this process has embedded its share; see `carp_loss`."""
     if distributed.world_size() == 1:
         return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
-    whole = GlobalBatch(images, len(partition_PN), lambda sums: distributed.all_reduce_sum([sums]))
+    global_batch = GlobalBatch(images, len(partition_PN), lambda sums: distributed.all_reduce_sum([sums]))
     chunk = _common_chunk(embedded, partition_PN, images)
-    own = carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, chunk=chunk, whole=whole)
+    own = carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, chunk=chunk, global_batch=global_batch)
     consistency = own.consistency.clone()
     distributed.all_reduce_sum([consistency])
     return LossTerms(own.total + (consistency - own.consistency), consistency, own.kl_to_uniform)
 
 
 def _common_chunk(embedded: Embedded, partition_PN: Tensor, images: int) -> int:
-    """Blocks per chunk, the same number in every process: they add up the sums of a chunk together.
+    """Return the number of blocks per chunk, the same on every process: they reduce the sums of a chunk together.
 
-    It suits the largest share. Shares differ by at most one image, whether of a batch or of a micro-batch, so the
-    largest is known without asking the other processes.
+    It suits the largest share. Shares of a batch or micro-batch differ by at most one image, so every process knows the
+    largest share without communication.
     """
     views, device = len(embedded.z) + len(embedded.w), embedded.z[0].device.type
     return blocks_per_chunk(views, distributed.largest_share(images), partition_PN.shape[1], device)
 
 
 def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entropy_weight: float) -> LossTerms:
-    """The same where every process has the prototypes of its own blocks: embeddings travel instead of gradients.
+    """Compute the same loss if every process holds the prototypes of its own blocks only.
 
-    All embeddings are gathered, every process walks over its own blocks, and what all blocks say about an embedding is
-    added up where that embedding came from. The mean assignment of a block needs no other process.
+    Embeddings are communicated instead of gradients: every process gathers all embeddings and computes its own blocks,
+    and the gradients of an embedding are summed on the process that it came from. The mean assignment of a block needs
+    no communication.
     """
     if distributed.world_size() == 1:
         return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
     z_BVD = cast(Tensor, _JoinImages.apply(torch.stack(embedded.z, dim=1)))
     w_BGD = distributed.all_gather_rows(torch.stack(embedded.w, dim=1))
-    whole = GlobalBatch(images, len(partition_PN) * distributed.world_size(), lambda _: None)
+    global_batch = GlobalBatch(images, len(partition_PN) * distributed.world_size(), lambda _: None)
     own = carp_loss(
         z_BVD.transpose(0, 1),
         w_BGD.transpose(0, 1),
@@ -59,7 +61,7 @@ def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entro
         embedded.teacher_prototypes_KD,
         partition_PN,
         entropy_weight=entropy_weight,
-        whole=whole,
+        global_batch=global_batch,
     )
     all_terms = torch.stack(own).detach().clone()
     distributed.all_reduce_sum([all_terms])
@@ -68,7 +70,7 @@ def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entro
 
 
 class _JoinImages(torch.autograd.Function):
-    """The rows of all processes; the gradient of a row is the sum of what all of them say about it."""
+    """Gathers the rows of all processes; the gradient of a row is the sum of its gradients on all processes."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:

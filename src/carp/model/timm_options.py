@@ -1,6 +1,7 @@
-"""Which of timm's arguments `encoder_options` may hold: those that describe a network, with plain values.
+"""The timm arguments that `encoder_options` may contain: those that describe a network, with plain values.
 
-A run folder may come from a stranger. timm's other arguments read weights from a URL, a hub or a path, or name classes.
+A run folder may come from an untrusted source, and timm's other arguments load weights from a URL, a hub or a path, or
+name classes.
 """
 
 import re
@@ -28,32 +29,32 @@ strict_img_size use_abs_pos_emb use_grn use_rel_pos_bias use_shared_rel_pos_bias
 window_ratio window_size zero_init_last
 """
 ARCHITECTURE_OPTIONS = frozenset(_NAMES.split())
-_WORD = re.compile(r"[A-Za-z0-9_.+-]{0,64}")  # no path, no URL
+_WORD = re.compile(r"[A-Za-z0-9_.+-]{0,64}")  # excludes paths and URLs
 _DEPTH = 4  # of lists inside lists
 
 
 def create_timm(name: str, options: Mapping[str, Any]) -> nn.Module:
-    """A network of timm's without its classifier, with random weights; nothing is read or fetched."""
+    """Create a timm network without its classifier, with random weights; nothing is read or downloaded."""
     check_options(name, options)
     network: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **options)
     return network
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse arguments that do more than describe a network."""
+    """Reject arguments that do more than describe a network."""
     for option, value in options.items():
         if option not in ARCHITECTURE_OPTIONS:
             shown = str(option)[:60]
             read = re.match(r"pretrained|checkpoint|cache|model_cfg|url|hf_|file", shown) is not None
-            why = " CARP trains from random weights, and reads no weights that a run names." if read else ""
+            why = " CARP trains from random weights and does not load weights that a run names." if read else ""
             raise ModelError(
-                f"encoder_options of '{name}' may not hold '{shown}': only options of timm that describe the network "
+                f"encoder_options of '{name}' must not contain '{shown}': only timm options that describe the network "
                 f"are accepted.{why or nearest(shown, ARCHITECTURE_OPTIONS)} Remove it from encoder_options."
             )
         if not _is_plain(value, _DEPTH):
             raise ModelError(
                 f"encoder_options of '{name}': '{option}' must be a number, a word, true, false, null or a list of "
-                f"those, received {str(value)[:60]!r}."
+                f"these, received {str(value)[:60]!r}."
             )
 
 

@@ -1,9 +1,9 @@
-"""Files from elsewhere, read within a budget and without running anything in them.
+"""A restricted reader for untrusted files: it executes no code and stays within a memory budget.
 
-One reader for everything that is a pickle: weights, ground truths, arrays. A pickle is a program; `machine` carries out
-its instructions itself, knows the ones that build values, and asks a vocabulary for every name. No name leads to a
-function of another library. Lengths are compared with the bytes that are there, and every value is charged to a budget
-before it is made.
+The same reader handles all pickles: weights, ground truths and arrays. A pickle is a program. `machine` interprets its
+instructions itself, supports only those that build values, and looks up every name in a vocabulary; no name resolves to
+a function of another library. Lengths are compared with the bytes of the file, and every value is charged to a budget
+before it is created.
 """
 
 from carp.restricted.budget import Budget, Damaged, Refused

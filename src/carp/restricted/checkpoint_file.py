@@ -1,7 +1,7 @@
-"""Weights from elsewhere as plain data: safetensors, and what `torch.save` writes today and wrote before 2020.
+"""Reads untrusted weights as plain data: safetensors, and the current and legacy (before 2020) formats of `torch.save`.
 
-A file is recognised by its first bytes, not by its name. It is mapped, not read: the tensors are views of it, and take
-memory when they are used. Their storages cannot lie outside of the file.
+The format is recognised by the first bytes, not by the name. The file is memory-mapped, and tensors are views of it
+that take memory only when they are used. Their storages cannot extend beyond the file.
 """
 
 import pickle
@@ -24,17 +24,17 @@ from carp.restricted.machine import Buffer, Machine
 from carp.restricted.objects import Dropped
 from carp.restricted.tensors import TorchNames, WholeModelError
 
-_MAGIC = 0x1950A86A20F9469CFC6C  # the number that opens what `torch.save` wrote before it wrote ZIP archives
-_LARGEST_HEADER = 25_000_000  # of safetensors, in bytes: more than 100,000 tensors
+_MAGIC = 0x1950A86A20F9469CFC6C  # the first value in the legacy format of `torch.save`
+_LARGEST_HEADER = 25_000_000  # bytes of a safetensors header: more than 100,000 tensors
 
 
 def read_checkpoint(path: Path) -> Any:
-    """What the file holds: a tensor, or dictionaries and lists of tensors, numbers and text."""
+    """Return the content of the file: a tensor, or dictionaries and lists of tensors, numbers and strings."""
     try:
         return {"safetensors": _safetensors, "zip": _zip, "pickle": _legacy}[_kind(path)](path)
     except WholeModelError as model:
         raise CheckpointError(
-            f"{path} is a whole model ({model}), not its weights: save its state_dict() instead."
+            f"{path} is a whole model ({model}), not its weights. Save its state_dict() instead."
         ) from None
     except Refused as reason:
         raise CheckpointError(f"{path} is refused: {_one_line(reason, 400)}.") from None
@@ -44,18 +44,18 @@ def read_checkpoint(path: Path) -> Any:
         raise CheckpointError(f"{path} does not fit into memory.") from error
     except (Damaged, SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         said = f"{_one_line(error, 120) or type(error).__name__}"
-        raise CheckpointError(f"{path} is damaged or cut short ({said}): download it again.") from error
+        raise CheckpointError(f"{path} is damaged or incomplete ({said}). Download it again.") from error
 
 
 def _kind(path: Path) -> str:
-    """`safetensors`, `zip` or `pickle`, by the first bytes."""
+    """Return `safetensors`, `zip` or `pickle`, judging by the first bytes."""
     if path.is_dir():
-        raise CheckpointError(f"{path} is a folder: give the file with the weights.")
+        raise CheckpointError(f"{path} is a folder. Give the file with the weights.")
     size = check_regular(path)
     with open_regular(path) as file:
         head = file.read(512)
     if not head:
-        raise CheckpointError(f"{path} is empty: download it again.")
+        raise CheckpointError(f"{path} is empty. Download it again.")
     if head.startswith(b"PK\x03\x04"):
         return "zip"
     if head[:1] == b"\x80" and len(head) > 1 and head[1] <= pickle.HIGHEST_PROTOCOL:
@@ -63,9 +63,9 @@ def _kind(path: Path) -> str:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < size:
         return "safetensors"
     if head[257:262] == b"ustar":
-        raise CheckpointError(f"{path} is a tar archive: unpack it and give the file with the weights inside.")
+        raise CheckpointError(f"{path} is a tar archive. Unpack it and give the file with the weights inside.")
     raise CheckpointError(
-        f"{path} is not a file of weights: it begins with {head[:8]!r}; expected what torch.save or safetensors write."
+        f"{path} is not a weights file: it begins with {head[:8]!r}. Give a file written by torch.save or safetensors."
     )
 
 
@@ -73,24 +73,24 @@ def _safetensors(path: Path) -> Any:
     with open_regular(path) as file:
         header = int.from_bytes(file.read(8), "little")
     if header > _LARGEST_HEADER:
-        raise Refused(f"its header has {header:,} bytes, at most {_LARGEST_HEADER:,} are read")
+        raise Refused(f"its header has {header:,} bytes; the limit is {_LARGEST_HEADER:,}")
     return load_file(path)
 
 
 def _zip(path: Path) -> Any:
     archive = Archive(path)
     if any(name.endswith("/constants.pkl") for name in archive.members):
-        raise CheckpointError(f"{path} is a TorchScript program, not weights: save its state_dict() instead.")
+        raise CheckpointError(f"{path} is a TorchScript program, not weights. Save its state_dict() instead.")
     name = archive.pickle_name()
     if name is None:
         first = next(iter(archive.members), "nothing")
         raise CheckpointError(
-            f"{path} is a ZIP archive that torch.save did not write (it holds {first[:80]}): unpack it and give the "
+            f"{path} is a ZIP archive that torch.save did not write (it contains {first[:80]}). Unpack it and give the "
             "file with the weights inside."
         )
     root = name.removesuffix("data.pkl")
     if f"{root}byteorder" in archive.members and archive.read(f"{root}byteorder") != b"little":
-        raise Refused("its numbers are in the order of another kind of processor: save them again on this one")
+        raise Refused("its numbers are big-endian. Save it again on a little-endian machine")
     storages: dict[str, Tensor] = {}
 
     def read(key: str, dtype: torch.dtype, count: int, _budget: Budget) -> Tensor:
@@ -99,7 +99,7 @@ def _zip(path: Path) -> Any:
             raise Damaged(f"the storage {key[:40]} is missing")
         member = archive.members[member_name]
         if not 0 <= count * dtype.itemsize <= member.size:
-            raise Damaged(f"the storage {key[:40]} claims {count:,} numbers, but has {member.size:,} bytes")
+            raise Damaged(f"the storage {key[:40]} claims {count:,} numbers but has {member.size:,} bytes")
         if member_name not in storages:
             archive.check(member, member_name)
             storages[member_name] = _view(archive.mapped, member.start, torch.uint8, member.size)
@@ -112,21 +112,21 @@ def _zip(path: Path) -> Any:
 
 
 def _legacy(path: Path) -> Any:
-    """Pickles of a magic number, a version, the machine, the object and the keys of its storages; then the storages."""
+    """Read five pickles (magic number, version, system, object, keys of its storages), then the storages."""
     mapped, budget = map_file(path), Budget()
     names = TorchNames(_no_storage)
     first = Machine(mapped, names, budget)
     if first.run() != _MAGIC:
         raise CheckpointError(
-            f"{path} is a pickle that torch.save did not write: load it with the program that wrote it and save "
-            "its tensors with torch.save or safetensors."
+            f"{path} is a pickle that torch.save did not write. Load it with the program that wrote it and save its "
+            "tensors with torch.save or safetensors."
         )
     version = Machine(mapped, names, budget, first.position)
     version.run()
     about = Machine(mapped, names, budget, version.position)
     system = about.run()
     if isinstance(system, dict) and system.get("little_endian") is False:
-        raise Refused("its numbers are in the order of another kind of processor: save them again on this one")
+        raise Refused("its numbers are big-endian. Save it again on a little-endian machine")
     wanted: dict[str, torch.dtype] = {}
 
     def note(key: str, dtype: torch.dtype, _count: int, _budget: Budget) -> Any:
@@ -134,21 +134,21 @@ def _legacy(path: Path) -> Any:
             raise Damaged(f"the storage {key[:40]} has two types")
         return Dropped()
 
-    dry = Machine(mapped, TorchNames(note), budget, about.position)  # where the storages lie stands behind
+    dry = Machine(mapped, TorchNames(note), budget, about.position)  # the positions of the storages follow the object
     dry.run()
     keys = Machine(mapped, names, budget, dry.position)
     storages = _legacy_storages(mapped, keys.run(), keys.position, wanted)
 
     def read(key: str, dtype: torch.dtype, count: int, _budget: Budget) -> Tensor:
         if key not in storages or not 0 <= count <= storages[key].numel():
-            raise Damaged(f"the storage {key[:40]} is missing, or has fewer numbers than it claims")
+            raise Damaged(f"the storage {key[:40]} is missing or has fewer numbers than it claims")
         return _as_type(storages[key].view(torch.uint8), dtype, count)
 
     return Machine(mapped, TorchNames(read), Budget(), about.position).run()
 
 
 def _legacy_storages(mapped: Buffer, keys: Any, place: int, types: dict[str, torch.dtype]) -> dict[str, Tensor]:
-    """Each is preceded by its number of elements."""
+    """Return views of the storages, each of which is preceded by its number of elements."""
     if not isinstance(keys, list) or not all(isinstance(key, str) and key in types for key in keys):
         raise Damaged("the list of its storages is damaged")
     found: dict[str, Tensor] = {}
@@ -169,11 +169,11 @@ def _no_storage(_key: str, _dtype: torch.dtype, _count: int, _budget: Budget) ->
 
 
 def _view(mapped: Buffer, start: int, dtype: torch.dtype, count: int) -> Tensor:
-    """Elements of the file; copied where they do not lie on the boundaries that processors want."""
+    """Return a view of elements of the file, or a copy if they are not aligned."""
     if count == 0:
         return torch.empty(0, dtype=dtype)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about memory that cannot be written
+        warnings.simplefilter("ignore")  # torch warns about read-only memory
         if start % 8:
             copied = bytearray(mapped[start : start + count * dtype.itemsize])
             return torch.frombuffer(copied, dtype=dtype, count=count)

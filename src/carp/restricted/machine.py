@@ -1,7 +1,7 @@
-"""A machine for pickles: it carries out the instructions that build values, and asks for every name.
+"""An interpreter for pickles: it executes the instructions that build values, and looks up every name in a vocabulary.
 
-`pickle.Unpickler` reserves what a file claims to need; this machine compares every length with the bytes that are
-there, keeps what was memorised in a dictionary, and charges each value before it makes it.
+`pickle.Unpickler` allocates what a file claims to need. This interpreter compares every length with the bytes of the
+file, keeps the memo in a dictionary, and charges each value to the budget before it creates it.
 """
 
 import codecs
@@ -15,25 +15,25 @@ from carp.restricted.budget import Budget, Damaged, Refused
 from carp.restricted.objects import Dropped, Named, check_depth, check_key
 
 Buffer = bytes | mmap
-_SCALAR, _CONTAINER, _SET, _SLOT, _ENTRY = 64, 120, 260, 32, 200  # bytes, more than CPython takes
-_LONGEST_NUMBER = 1024  # bytes of a whole number
+_SCALAR, _CONTAINER, _SET, _SLOT, _ENTRY = 64, 120, 260, 32, 200  # bytes, more than CPython needs
+_LONGEST_NUMBER = 1024  # bytes of an integer
 
 
 class Vocabulary(Protocol):
-    """What names, states and persistent numbers mean in one kind of file."""
+    """The meaning of names, states and persistent ids in one kind of file."""
 
     def find(self, module: str, name: str, budget: Budget) -> Any:
-        """A constant, or a `Named`; raises `Refused` for a name that has no business there."""
+        """Return a constant or a `Named`; raise `Refused` for a name that such files do not need."""
 
     def build(self, target: Any, state: Any, budget: Budget) -> None:
-        """Give an object its state."""
+        """Set the state of an object."""
 
     def persistent(self, number: Any, budget: Budget) -> Any:
-        """What lies outside of the pickle."""
+        """Return the object outside the pickle that a persistent id refers to."""
 
 
 class Machine:
-    """Runs one pickle that begins at `start`; `position` is then behind it."""
+    """Interprets one pickle that begins at `start`; afterwards, `position` is the end of the pickle."""
 
     def __init__(self, buffer: Buffer, vocabulary: Vocabulary, budget: Budget, start: int = 0) -> None:
         self.position, self._buffer, self._end = start, buffer, len(buffer)
@@ -43,7 +43,7 @@ class Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self) -> Any:
-        """The value of the pickle."""
+        """Return the value of the pickle."""
         while True:
             code = self._take(1)
             if code == b".":
@@ -52,14 +52,14 @@ class Machine:
                 return value
             instruction = _INSTRUCTIONS.get(code)
             if instruction is None:
-                raise Damaged(f"{code!r} is no instruction of a pickle")
+                raise Damaged(f"{code!r} is not a pickle instruction")
             instruction(self)
 
     # Bytes
 
     def _take(self, count: int) -> bytes:
         if count < 0 or count > self._end - self.position:
-            raise Damaged("it ends in the middle of a value, or claims a length that it does not have")
+            raise Damaged("it ends in the middle of a value, or claims a false length")
         first, self.position = self.position, self.position + count
         return self._buffer[first : self.position]
 
@@ -76,13 +76,13 @@ class Machine:
 
     def _long(self, raw: bytes) -> int:
         if len(raw) > _LONGEST_NUMBER:
-            raise Refused(f"it holds a whole number of {len(raw):,} bytes")
+            raise Refused(f"it contains an integer of {len(raw):,} bytes; the limit is {_LONGEST_NUMBER:,}")
         return int.from_bytes(raw, "little", signed=True)
 
     def _text(self, length: int, encoding: str) -> str:
         if length > self._end - self.position:
-            raise Damaged("it claims a text longer than itself")
-        self._budget.charge(5 * length)  # bytes, and up to four for every character
+            raise Damaged("it claims a string longer than the file")
+        self._budget.charge(5 * length)  # the bytes, and up to four per character
         return self._take(length).decode(encoding, "surrogatepass" if encoding == "utf-8" else "strict")
 
     def _raw(self, length: int) -> bytes:
@@ -97,7 +97,7 @@ class Machine:
 
     def _pop(self) -> Any:
         if not self._stack:
-            raise Damaged("it takes a value that is not there")
+            raise Damaged("it takes a value from an empty stack")
         return self._stack.pop()
 
     def _mark(self) -> None:
@@ -113,7 +113,7 @@ class Machine:
 
     def _top(self) -> Any:
         if not self._stack:
-            raise Damaged("it takes a value that is not there")
+            raise Damaged("it takes a value from an empty stack")
         return self._stack[-1]
 
     def _tuple(self, count: int) -> None:
@@ -130,7 +130,7 @@ class Machine:
 
     def _recall(self, index: int) -> None:
         if index not in self._memo:
-            raise Damaged(f"it recalls value {index}, which it never kept")
+            raise Damaged(f"it recalls value {index}, which it never stored")
         self._push(self._memo[index], 0)
 
     # Containers
@@ -179,7 +179,7 @@ class Machine:
 
     def _find(self, module: object, name: object) -> Any:
         if not isinstance(module, str) or not isinstance(name, str):
-            raise Refused("it asks for something by a name that is no text")
+            raise Refused("it looks up a name that is not a string")
         return self._vocabulary.find(module, name, self._budget)
 
     def _global(self) -> None:
@@ -215,7 +215,7 @@ class Machine:
     def _object(self) -> None:
         items = self._since_mark()
         if not items:
-            raise Damaged("it makes an object of nothing")
+            raise Damaged("it creates an object without a class")
         self._call(items[0], tuple(items[1:]))
 
     def _build(self) -> None:
@@ -226,7 +226,7 @@ class Machine:
     def _persistent(self) -> None:
         self._push(self._vocabulary.persistent(self._pop(), self._budget))
 
-    # Numbers and texts of the oldest protocol
+    # Numbers and strings of the oldest protocol
 
     def _int_line(self) -> None:
         line = self._line()
@@ -235,7 +235,7 @@ class Machine:
     def _string_line(self) -> None:
         line = self._line().strip()
         if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
-            raise Damaged("it has a text without quotes")
+            raise Damaged("it has a string without quotes")
         raw, _ = codecs.escape_decode(line[1:-1])
         self._push(raw.decode("latin1"), _SCALAR + len(raw))
 
@@ -246,16 +246,16 @@ class Machine:
 
     def _protocol(self) -> None:
         if self._number("B") > pickle.HIGHEST_PROTOCOL:
-            raise Damaged("its protocol is not known")
+            raise Damaged("its protocol is unknown")
 
     def _refuse(self) -> None:
-        raise Refused("it uses an extension, an outside buffer or a persistent name")
+        raise Refused("it uses an extension, an out-of-band buffer or a persistent name")
 
 
 def _whole(line: bytes) -> int:
     text = line.removesuffix(b"L")
     if len(text) > _LONGEST_NUMBER:
-        raise Refused(f"it holds a whole number of {len(text):,} digits")
+        raise Refused(f"it contains an integer of {len(text):,} digits; the limit is {_LONGEST_NUMBER:,}")
     return int(text)
 
 

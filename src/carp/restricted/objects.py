@@ -1,4 +1,4 @@
-"""What stands for objects while a pickle is read, and what values may look like when it has been."""
+"""Placeholders for objects while a pickle is read, and checks on the values that result."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 from carp.restricted.budget import DEPTH, Refused
 
 _KEYS = (str, int, float, bytes, bool, type(None))
-_LARGEST_KEY = 2**60  # whole numbers above it can be made to collide
+_LARGEST_KEY = 2**60  # the hashes of larger integers can be made to collide
 
 
 class Dropped:
-    """Stands for an object that is not wanted: takes any arguments, items and state, and keeps none."""
+    """Stands for an object that is not needed: accepts any arguments, items and state, and keeps none."""
 
     __slots__ = ()
 
 
 class Named:
-    """A name on the stack that may be called."""
+    """A callable on the stack, with its name."""
 
     __slots__ = ("call", "name")
 
@@ -25,18 +25,18 @@ class Named:
 
 
 def check_key(key: Any) -> Any:
-    """Keys of dictionaries are plain: the hash of anything nested may take forever."""
+    """Return a key of a dictionary if it is plain; hashing a nested value could take unbounded time."""
     if type(key) is tuple and len(key) <= 8 and all(type(part) in _KEYS for part in key):
         return key
     if isinstance(key, Dropped | Named):
         return key
     if type(key) not in _KEYS or (type(key) is int and abs(key) > _LARGEST_KEY):
-        raise Refused(f"a {type(key).__name__} is the key of a dictionary or the member of a set")
+        raise Refused(f"it has a {type(key).__name__} as a key of a dictionary or an element of a set")
     return key
 
 
 def check_depth(value: Any) -> None:
-    """Refuse values that refer to themselves, or lie deeper inside one another than `DEPTH`."""
+    """Refuse values that contain themselves or are nested more than `DEPTH` levels deep."""
     heights: dict[int, int] = {}
     path: set[int] = set()
     stack: list[tuple[Any, bool]] = [(value, False)]
@@ -49,7 +49,7 @@ def check_depth(value: Any) -> None:
             path.discard(id(item))
             heights[id(item)] = height = 1 + max((heights.get(id(child), 0) for child in children), default=0)
             if height > DEPTH:
-                raise Refused(f"its values lie more than {DEPTH} deep inside one another")
+                raise Refused(f"its values are nested more than {DEPTH} levels deep")
         elif id(item) in path:
             raise Refused("one of its values contains itself")
         elif id(item) not in heights:

@@ -1,7 +1,7 @@
-"""Names in PyTorch's pickles: tensors become views of the file, other objects nothing.
+"""The names in PyTorch's pickles: tensors become views of the file, other objects become empty placeholders.
 
-Names of classes that people keep beside their weights (`argparse.Namespace`, NumPy scalars, paths, configurations) are
-answered with objects that hold nothing; kinds of dictionaries with plain ones; with any other name the file is refused.
+Classes that people store with their weights (`argparse.Namespace`, NumPy scalars, paths, configurations) are replaced
+by empty objects, and special dictionaries by plain ones. A file with any other name is refused.
 """
 
 import re
@@ -21,7 +21,7 @@ _TENSOR = 2000  # bytes of a tensor's description
 _MAPPING = 600
 _DIMENSIONS = 64
 METADATA = "_metadata"  # where PyTorch keeps the versions of modules in a state dict
-ReadStorage = Callable[[str, torch.dtype, int, Budget], Tensor]  # key, type and number of elements to a flat tensor
+ReadStorage = Callable[[str, torch.dtype, int, Budget], Tensor]  # (key, type, number of elements) → flat tensor
 
 _INERT = re.compile(
     r"argparse\.Namespace"
@@ -37,7 +37,7 @@ _INERT = re.compile(
     r"|torch\.optim\.(\w+\.)*\w+"
     r"|torch\.(device|torch_version\.TorchVersion|serialization\._get_layout|_utils\._rebuild_(sparse|qtensor|meta)\w*)"
     r"|(pytorch_lightning|lightning|lightning_fabric)\.(\w+\.)*[A-Z]\w*"
-    r"|__main__\.\w+"  # functions of the training script, named in the state of its optimiser
+    r"|__main__\.\w+"  # functions of the training script that the state of its optimiser names
 )
 _INERT_MAPPING = re.compile(
     r"builtins\.dict|collections\.(defaultdict|Counter)|easydict\.EasyDict|addict\.(\w+\.)*Dict|yacs\.config\.CfgNode"
@@ -56,7 +56,7 @@ _STORAGES = {
 
 
 class WholeModelError(Exception):
-    """The file holds a module, not its tensors."""
+    """The file contains a module, not its tensors."""
 
 
 class StateDict(OrderedDict[Any, Any]):
@@ -66,7 +66,7 @@ class StateDict(OrderedDict[Any, Any]):
 
 
 class Storage:
-    """A storage's type; its elements are read when a tensor asks for them."""
+    """The type of a storage; its elements are read when a tensor needs them."""
 
     def __init__(self, dtype: torch.dtype | None) -> None:
         self.dtype = dtype
@@ -80,7 +80,7 @@ _CONSTANTS: dict[str, Any] = {
 
 
 class TorchNames:
-    """The vocabulary of one file; `read` gives the elements of a storage."""
+    """The vocabulary of one file; `read` returns the elements of a storage."""
 
     def __init__(self, read: ReadStorage) -> None:
         self._read = read
@@ -96,7 +96,7 @@ class TorchNames:
         }
 
     def find(self, module: str, name: str, budget: Budget) -> Any:
-        """A storage's type, a way to make a tensor or a container, or something that holds nothing."""
+        """Return the type of a storage, a function that creates a tensor or a container, or an empty placeholder."""
         full = full_name(module, name)
         if full in _CONSTANTS:
             return _CONSTANTS[full]
@@ -125,18 +125,18 @@ class TorchNames:
             raise WholeModelError(full[:150])
         raise Refused(
             f"loading it would call {full[:150]}, which weights do not need. Nothing was run. Get the file from its "
-            "source page, or have its owner save the tensors alone (safetensors)"
+            "source page, or ask its owner to save only the tensors (safetensors)"
         )
 
     def build(self, target: Any, state: Any, _budget: Budget) -> None:
-        """Keep the metadata of a state dict; all other state is dropped."""
+        """Keep the metadata of a state dict; drop all other state."""
         if isinstance(target, Named | type(None) | str | int | float | bytes | tuple):
             raise Refused(f"it sets the state of a {type(target).__name__}")
         if isinstance(target, StateDict) and isinstance(state, dict):
             target._metadata = state.get(METADATA)
 
     def persistent(self, number: Any, budget: Budget) -> Any:
-        """The elements of a storage."""
+        """Return the elements of a storage."""
         match number:
             case ("storage", Storage() as storage, str(key), _, int(count), *views):
                 if any(view is not None for view in views):
@@ -145,16 +145,16 @@ class TorchNames:
                 return self._read(key, dtype, count, budget)
             case ("module", *_):
                 raise WholeModelError("a module with its source")
-        raise Refused("it refers to something outside of itself that is no storage")
+        raise Refused("it refers to an object outside the pickle that is not a storage")
 
     def _tensor(self, storage: Any, offset: Any, size: Any, stride: Any, *_rest: Any) -> Any:
         if isinstance(storage, Dropped):
             return storage
         numbers = [offset, *size, *stride] if isinstance(size, tuple) and isinstance(stride, tuple) else [None]
         if not isinstance(storage, Tensor) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
-            raise Damaged("a tensor has no storage, or a shape that is not made of whole numbers")
+            raise Damaged("a tensor has no storage, or its shape is not made of integers")
         if len(size) != len(stride) or len(size) > _DIMENSIONS:
-            raise Damaged("a tensor has more strides than sides, or too many")
+            raise Damaged("a tensor has too many dimensions, or a different number of strides")
         last = offset + sum((side - 1) * step for side, step in zip(size, stride, strict=True))
         if 0 not in size and last >= storage.numel():
             raise Damaged(f"a tensor of {list(size)} claims more numbers than its storage has ({storage.numel():,})")
@@ -168,17 +168,17 @@ class TorchNames:
             raise Damaged("a tensor has no storage or no type")
         raw = storage.view(torch.uint8) if storage.dtype != torch.uint8 else storage
         if raw.numel() % dtype.itemsize:
-            raise Damaged("the bytes of a storage do not fit its type")
+            raise Damaged("the size of a storage is not a multiple of its element size")
         return self._tensor(raw.view(dtype), offset, size, stride)
 
     def _from_type(self, function: Any, _type: Any, arguments: Any, _state: Any) -> Any:
         if not isinstance(function, Named) or function.name not in self._calls or not isinstance(arguments, tuple):
-            raise Refused("it makes a tensor in a way that torch.save does not write")
+            raise Refused("it creates a tensor in a way that torch.save does not write")
         return self._calls[function.name](*arguments)
 
 
 def full_name(module: str, name: str) -> str:
-    """The name in Python 3; pickles of protocol 2 have Python 2's."""
+    """Return the Python 3 name; pickles of protocol 2 have the names of Python 2."""
     module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))
     return f"{module}.{name}"
 
@@ -188,7 +188,7 @@ def _mapping(pairs: Any, budget: Budget) -> StateDict:
     made = StateDict()
     for pair in pairs if isinstance(pairs, list | tuple) else ():
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise Damaged("a dictionary is made of something that is no pairs")
+            raise Damaged("a dictionary is not made of pairs")
         budget.charge(_MAPPING // 2)
         made[check_key(pair[0])] = pair[1]
     return made
@@ -196,13 +196,13 @@ def _mapping(pairs: Any, budget: Budget) -> StateDict:
 
 def _set(items: Any, budget: Budget) -> set[Any]:
     if not isinstance(items, list | tuple | set):
-        raise Damaged("a set is made of something that is no list")
+        raise Damaged("a set is not made of a list")
     budget.charge(_MAPPING + 100 * len(items))
     return {check_key(item) for item in items}
 
 
 def _bytes(raw: Any, budget: Budget) -> bytearray:
     if not isinstance(raw, bytes | bytearray | str):
-        raise Refused("it asks for bytes that it does not hold")
+        raise Refused("it asks for bytes that it does not contain")
     budget.charge(len(raw))
     return bytearray(raw.encode("latin1") if isinstance(raw, str) else raw)

@@ -1,4 +1,4 @@
-"""Pickles of lists, dictionaries, texts, numbers and arrays of them, such as published ground truths."""
+"""Reads pickles of lists, dictionaries, strings, numbers and arrays, such as published ground truths."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _CORES = ("numpy.core", "numpy._core")  # before and since NumPy 2
 
 
 class _PlainValues:
-    """Names that NumPy writes for arrays and numbers."""
+    """The names that NumPy writes for arrays and numbers."""
 
     def find(self, module: str, name: str, budget: Budget) -> Any:
         def from_buffer(raw: object, kind: object, shape: object, order: object = "C") -> Any:
@@ -31,7 +31,7 @@ class _PlainValues:
             calls[f"{core}.multiarray.scalar"] = scalar
             calls[f"{core}.numeric._frombuffer"] = from_buffer
         full = f"{module}.{name}"
-        if full == "numpy.ndarray":  # named as the class of an array, never called
+        if full == "numpy.ndarray":  # appears as the class of an array and is never called
             return Named(full, _never)
         if full not in calls:
             raise Refused(f"it asks for {full[:150]}")
@@ -46,15 +46,15 @@ class _PlainValues:
             raise Refused(f"it sets the state of a {type(target).__name__}")
 
     def persistent(self, _number: Any, _budget: Budget) -> Any:
-        raise Refused("it refers to something outside of itself")
+        raise Refused("it refers to an object outside the file")
 
 
 def _never(*_arguments: object) -> Any:
-    raise Refused("it makes an array in another way than NumPy writes")
+    raise Refused("it creates an array in a way that NumPy does not write")
 
 
 def read_plain_pickle(raw: bytes, place: str) -> Any:
-    """The value of a pickle, its arrays as lists; a DataError if it holds anything else."""
+    """Return the value of a pickle with its arrays as lists; raise a DataError if it contains anything else."""
     try:
         budget = Budget()
         budget.charge(len(raw))
@@ -63,21 +63,22 @@ def read_plain_pickle(raw: bytes, place: str) -> Any:
     except (Refused, MemoryError) as reason:
         said = " ".join(str(reason).split())[:200] or "it does not fit into memory"
         raise DataError(
-            f"{place} is refused: {said}. A ground truth is a pickle of lists, dictionaries, arrays, texts and numbers "
-            "only, or JSON."
+            f"{place} is refused: {said}. Give a ground truth as JSON, or as a pickle of only lists, dictionaries, "
+            "arrays, strings and numbers."
         ) from None
     except (Damaged, ValueError, TypeError, KeyError, IndexError, OverflowError) as error:
-        raise DataError(f"{place} is no whole pickle: {' '.join(str(error).split())[:100].rstrip('.')}.") from None
+        said = " ".join(str(error).split())[:100].rstrip(".")
+        raise DataError(f"{place} is not a complete pickle: {said}. Download it again.") from None
     return value
 
 
 def _refuse_others(value: Any) -> None:
-    """Arrays that were never filled, types and names are not values."""
+    """Refuse names, types and arrays that were never filled: they are not values."""
     waiting, seen = [value], set[int]()
     while waiting:
         item = waiting.pop()
         if isinstance(item, Kind | Named) or (isinstance(item, ListedArray) and not item.filled):
-            raise Refused("it holds something that is not a value")
+            raise Refused("it contains something that is not a value")
         if isinstance(item, list | tuple | dict) and id(item) not in seen:
             seen.add(id(item))
             waiting += item.values() if isinstance(item, dict) else item
