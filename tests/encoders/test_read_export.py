@@ -104,10 +104,10 @@ def test_no_other_weights_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"size": "large"}, r"cannot be used \(size: .*Export the encoder again"),
-        ({"origin": None}, r"cannot be used \(origin: "),
+        ({"size": "large"}, r"\(size: .*Export the encoder again"),
+        ({"origin": None}, r"is invalid \(origin: "),
         ({"architecture": "resnet34"}, r"layer1\.2\.conv1\.weight is nothing, expected \[4, 4, 3, 3\]"),
-        ({"architecture": "resnet19"}, "cannot be built as the resnet19 that it says it is: .*Did you mean"),
+        ({"architecture": "resnet19"}, "cannot be built as the resnet19 that it describes: .*Did you mean"),
         ({"options": {}}, r"layer1\.0\.conv1\.weight is \[4, 64, 3, 3\], expected \[64, 64, 3, 3\]"),
         ({"options": {"colours": 3}}, "cannot be built as the resnet18"),
     ],
@@ -120,5 +120,5 @@ def test_a_file_that_misstates_itself(changes: dict[str, Any], words: str, tmp_p
 
 def test_a_mark_that_is_not_json(tmp_path: Path) -> None:
     save_file({"x": torch.zeros(1)}, tmp_path / "x.safetensors", metadata={"carp": "a fish"})
-    with pytest.raises(CheckpointError, match="has CARP's mark, but"):
+    with pytest.raises(CheckpointError, match="was written by CARP, but"):
         carp.load(tmp_path / "x.safetensors")

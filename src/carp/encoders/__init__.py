@@ -1,1 +1,1 @@
-"""Load any encoder: a run, released weights of another method, an export; write exports."""
+"""Loads encoders from runs, from released weights of other methods and from exports, and writes exports."""

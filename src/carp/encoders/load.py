@@ -44,7 +44,7 @@ ImageLike = str | Path | Image.Image | Pixels
 
 
 class Encoder:
-    """A frozen network that turns images into features, the size of images that it takes, and where it is from."""
+    """A frozen network that maps images to features, with its image size and its origin."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class Encoder:
         self.resize = usual_resize(size) if resize is None else resize
         if not 1 <= self.size <= self.resize:
             raise ConfigError(
-                f"images are scaled to {self.resize} pixels (resize) and then cut to {self.size} (size): size must be "
-                "at least 1, and resize at least size."
+                f"images are resized to {self.resize} pixels (resize) and then cropped to {self.size} (size). size "
+                "must be at least 1, and resize at least size."
             )
         self.name, self.branch, self.layer, self.epochs = name, branch, layer, epochs
-        self.path = path  # where it can be loaded from again
-        self.max_pixels = max_pixels  # of images that are stored; larger ones count as unreadable
+        self.path = path  # from which it can be loaded again
+        self.max_pixels = max_pixels  # of a stored image; larger images count as unreadable
 
     def __repr__(self) -> str:
         features = getattr(self.module, "num_features", "?")
@@ -77,11 +77,11 @@ class Encoder:
 
     @cached_property
     def hash(self) -> str:
-        """Changes when the weights or the network change."""
+        """A hash of the weights and of the network."""
         return weights_hash(self.module)
 
     def description(self) -> dict[str, Any]:
-        """What results and stored features say of it."""
+        """Return the description that results and stored features record."""
         known = {"name": self.name, "hash": self.hash, "branch": self.branch, "layer": self.layer}
         return known | ({} if self.epochs is None else {"epochs": self.epochs})
 
@@ -94,9 +94,9 @@ class Encoder:
         batch_size: int = 256,
         progress: Progress = lambda _done, _all: None,
     ) -> Store:
-        """The features of a source, extracted into a folder or found there."""
+        """Return the features of a source, extracted into a folder or found there."""
         origin = self.origin(source, precision)
-        if self.path:  # for those who want to embed more; a model that was moved is still the same
+        if self.path:  # lets other commands embed more images; it is not part of the origin's hash
             origin = replace(origin, model=origin.model | {"path": self.path})
         encode = partial(
             feature_batches,
@@ -110,7 +110,7 @@ class Encoder:
         return fill_store(folder, origin, source, encode, batch_size=batch_size, progress=progress)
 
     def origin(self, source: Source, precision: Precision = "fp32") -> Origin:
-        """What the features of a source would be made of."""
+        """Return the origin of the features of a source: model, transform and data."""
         if precision not in get_args(Precision):
             raise ConfigError(f"precision must be {' or '.join(get_args(Precision))}, received '{precision}'.")
         return Origin(
@@ -126,16 +126,15 @@ class Encoder:
         batch_size: int = 256,
         precision: Precision = "fp32",
     ) -> Features:
-        """Pooled features [N, F] as float32.
+        """Return pooled features [N, F] as float32.
 
         Args:
-            images: A folder or whatever else `carp train` takes, an image file, a PIL image, an array [H, W, 3] or
-                [N, H, W, 3] of bytes, a list of image files, PIL images or arrays [H, W, 3], or a data set.
+            images: A folder or any other data that `carp train` takes, an image file, a PIL image, an array [H, W, 3]
+                or [N, H, W, 3] of bytes, a list of image files, PIL images or arrays [H, W, 3], or a data set.
             batch_size: Images at a time.
-            precision: `bf16` is faster where the processor supports it.
+            precision: `bf16` is faster if the processor supports it.
 
-        An image of a folder that cannot be read is left out, with a warning; one that was asked for by its own name
-        is an error.
+        An unreadable image in a folder is left out with a warning; an unreadable image that you named is an error.
         """
         source: Source
         by_name = False
@@ -148,7 +147,7 @@ class Encoder:
         elif isinstance(images, list | tuple):
             by_name, source = True, _Images(list(images))
         else:
-            source = open_source(images)  # a data set, or nothing that has images
+            source = open_source(images)  # a data set; anything else is an error
         found = extract(
             self.module,
             source,
@@ -171,7 +170,7 @@ class _Images:
 
     def __init__(self, images: list[ImageLike]) -> None:
         if not images:
-            raise DataError("there is nothing to embed: received no image.")
+            raise DataError("embed needs at least one image, received none.")
         self._images = images
 
     def __len__(self) -> int:
@@ -183,7 +182,7 @@ class _Images:
             return read_file(Path(image))
         if isinstance(image, Image.Image):
             try:
-                return np.array(image.convert("RGB"))  # opened, but maybe not yet decoded
+                return np.array(image.convert("RGB"))  # it may not be decoded yet
             except (OSError, ValueError) as error:
                 raise UnreadableImageError(self.place(index), " ".join(str(error).split())) from error
         return _checked(image)
@@ -205,17 +204,17 @@ def load(
     """Load the encoder of a run, or released weights of another method.
 
     Args:
-        model: A run folder, a file of weights (also one that `carp export` wrote as safetensors or for torchvision),
-            or `METHOD:FILE` (`carp weights` lists the methods).
-        branch: Of a run: the teacher, the student, or to compare with: the encoder that the run started from
-            (`untrained`), no encoder at all (`raw pixels`, of images no larger than 32 pixels). Weights have no
-            branches; for them `load("swav", FILE)` is another way to write `load("swav:FILE")`.
-        layer: Which output: `encoder` (pooled), `projector` (the embedding, of a run), or the name of a layer of the
-            encoder, such as `layer3`, averaged over places.
-        size: Side of the images in pixels; that of training if None.
-        resize: What their shorter side is scaled to before the centre is cut; if None 8/7 of `size`, and `size` itself
-            where that is at most 64.
-        device: Where to run.
+        model: A run folder, a weights file (also one that `carp export` wrote as safetensors or for torchvision), or
+            `METHOD:FILE` (`carp weights` lists the methods).
+        branch: The branch of a run: `teacher` or `student`; for comparison, the encoder that the run started from
+            (`untrained`) or no encoder at all (`raw pixels`, of images resized to at most 32 pixels). Weights have no
+            branches: `load("swav", FILE)` is the same as `load("swav:FILE")`.
+        layer: The output to use: `encoder` (pooled), `projector` (the embedding, for runs only), or the name of a layer
+            of the encoder, such as `layer3`, averaged over positions.
+        size: Side of the images in pixels; by default that of training.
+        resize: Length in pixels to which the shorter side is resized before the centre crop; by default 8/7 of `size`,
+            or `size` itself if that is at most 64.
+        device: `auto`, `cpu`, `cuda` or `mps`.
     """
     if model in BY_NAME and branch not in BRANCHES:
         return _load_weights(f"{model}:{branch}", layer, size, resize, device)
@@ -247,26 +246,29 @@ def load(
 
 
 def is_weights(model: str | Path) -> bool:
-    """Whether a model is a file of weights (or the name of a method and one), and not a run folder."""
+    """Return whether a model is a weights file, `FILE` or `METHOD:FILE`, rather than a run folder."""
     path = Path(model)
     return split_weights(model)[0] is not None or (path.exists() and not path.is_dir())
 
 
 def split_weights(model: str | Path) -> tuple[str | None, Path]:
-    """Method (None if it is not named) and file of `METHOD:FILE` or `FILE`."""
+    """Split `METHOD:FILE` or `FILE` into method (None if not named) and file."""
     method, sign, file = str(model).partition(":")
     if not sign or Path(model).exists():
         return None, Path(model)
     hint = nearest(method, BY_NAME)
     if method not in BY_NAME and (hint or Path(file).expanduser().is_file()):
-        raise CheckpointError(f"there are no weights '{method}' to read {file} as.{hint} `carp weights` lists all.")
+        raise CheckpointError(
+            f"'{method}' is not a format of weights, so {file} cannot be read as such.{hint} `carp weights` lists all "
+            "formats."
+        )
     return (method, Path(file)) if method in BY_NAME else (None, Path(model))
 
 
 def _load_weights(model: str, layer: str, size: int | None, resize: int | None, device: str) -> Encoder:
     method, file = split_weights(model)
     if layer == PROJECTOR:
-        raise CheckpointError(f"{file} is loaded without its projector: take --layer encoder, or a layer by name.")
+        raise CheckpointError(f"{file} is loaded without its projector. Use --layer encoder, or the name of a layer.")
     own = None if method else read_own(file.expanduser())
     if own is not None and own.method is None:
         return _load_export(own, layer, size, resize, device)
@@ -283,7 +285,7 @@ def _load_weights(model: str, layer: str, size: int | None, resize: int | None, 
 
 
 def _load_export(own: CarpExport, layer: str, size: int | None, resize: int | None, device: str) -> Encoder:
-    """What `carp export` wrote of a run: the same encoder, known by the run's name."""
+    """Load the encoder of a run from an export; it has the name of the run."""
     about, origin = own.about, own.about.origin
     return Encoder(
         _output(build_own(own), layer),
@@ -299,7 +301,7 @@ def _load_export(own: CarpExport, layer: str, size: int | None, resize: int | No
 
 
 def _branch(run: Run, name: str) -> Branch:
-    torch.manual_seed(seed_of(run.config.seed, Purpose.WEIGHTS))  # as training does
+    torch.manual_seed(seed_of(run.config.seed, Purpose.WEIGHTS))  # as in training
     model = Branch(run.config)
     if name != "untrained":
         prefix = f"model.{'student' if run.config.siamese else name}."

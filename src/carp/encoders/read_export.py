@@ -1,4 +1,4 @@
-"""Encoders that `carp export` wrote, read again: what the file says of its network is enough to build it."""
+"""Reads encoders that `carp export` wrote; a file describes its network well enough to build it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +16,15 @@ from carp.model.encoder import build_encoder
 from carp.restricted.archive import pickle_contains
 from carp.restricted.checkpoint_file import read_checkpoint
 
-MARK = "carp"  # tells a file that CARP wrote from others
-METADATA = "_metadata"  # where PyTorch keeps the versions of modules in a state dict; `load_state_dict` skips the rest
+MARK = "carp"  # identifies a file that CARP wrote
+METADATA = "_metadata"  # where a state dict keeps the versions of modules; `load_state_dict` ignores other entries
 SIGNATURE = b'"written_by": "CARP '
-# Arguments of timm's create_model that read weights: these come from the file, and it may not name others.
+# Arguments of timm's create_model that load weights: the weights come from the file, which must not name others.
 _READING = frozenset({"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"})
 
 
 class About(BaseModel):
-    """What a file says about its encoder."""
+    """The description of the encoder in an exported file."""
 
     architecture: str
     options: dict[str, Any]
@@ -42,13 +42,13 @@ class CarpExport:
 
     @property
     def method(self) -> str | None:
-        """The row of the table of formats that the weights were read with; None if they are of a run."""
+        """The format that the weights were read with; None if they come from a run."""
         method = self.about.origin.get("method")
         return None if method is None else str(method)
 
 
 def read_own(path: Path) -> CarpExport | None:
-    """What a safetensors file or torchvision's state dict says about itself; None if CARP did not write it."""
+    """Read the description in a safetensors file or a state dict for torchvision; None if CARP did not write it."""
     text = _mark_in_safetensors(path) or _mark_in_state_dict(path)
     if text is None:
         return None
@@ -58,16 +58,16 @@ def read_own(path: Path) -> CarpExport | None:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "JSON"
         raise CheckpointError(
-            f"{path} has CARP's mark, but what it says about its encoder cannot be used ({where}: {first['msg']}). "
+            f"{path} was written by CARP, but the description of its encoder is invalid ({where}: {first['msg']}). "
             "Export the encoder again."
         ) from error
 
 
 def build_own(own: CarpExport) -> nn.Module:
-    """The encoder of a run, with its weights, in evaluation mode."""
+    """Build the encoder with its weights, in evaluation mode."""
     about, tensors = own.about, read_checkpoint(own.path)
     try:
-        with torch.device("meta"):  # no memory for a network that the tensors do not fill
+        with torch.device("meta"):  # allocates nothing before the tensors are known to fit
             expected = _empty(about).state_dict()
         _compare(own.path, expected, tensors)
         _refuse_claims(own.path, tensors)
@@ -77,13 +77,13 @@ def build_own(own: CarpExport) -> nn.Module:
         raise
     except (CarpError, RuntimeError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{own.path} cannot be built as the {about.architecture} that it says it is: {' '.join(str(error).split())}"
+            f"{own.path} cannot be built as the {about.architecture} that it describes: {' '.join(str(error).split())}"
         ) from error
     return encoder.eval()
 
 
 def without_reading(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that say what a network is, not where weights are from."""
+    """Return the options that describe the network, without those that load weights."""
     return {name: value for name, value in options.items() if name not in _READING}
 
 
@@ -102,14 +102,19 @@ def _compare(path: Path, expected: dict[str, Tensor], tensors: dict[str, Tensor]
     for name in (*expected, *tensors):
         here, there = (list(state[name].shape) if name in state else "nothing" for state in (tensors, expected))
         if here != there:
-            raise CheckpointError(f"{path} does not fit what it says about itself: {name} is {here}, expected {there}.")
+            raise CheckpointError(
+                f"{path} does not match its own description: {name} is {here}, expected {there}. Export the encoder "
+                "again."
+            )
 
 
 def _refuse_claims(path: Path, tensors: dict[str, Tensor]) -> None:
-    """One number that is repeated over a large shape would fill the memory."""
+    """Refuse tensors larger than the file: one number repeated over a large shape could exhaust memory."""
     held, size = sum(t.numel() * t.element_size() for t in tensors.values()), path.stat().st_size
     if held > size:
-        raise CheckpointError(f"{path} is refused: its {size:,} bytes claim to hold {held:,} bytes of weights.")
+        raise CheckpointError(
+            f"{path} is refused: it has {size:,} bytes but claims {held:,} bytes of weights. Export the encoder again."
+        )
 
 
 def _mark_in_safetensors(path: Path) -> str | None:
@@ -123,7 +128,7 @@ def _mark_in_safetensors(path: Path) -> str | None:
 
 
 def _mark_in_state_dict(path: Path) -> str | None:
-    """The bytes are searched for the mark before anything is read, since few files have it."""
+    """Return the description in a state dict; the bytes are searched for the mark first, because few files have it."""
     marked = pickle_contains(path, SIGNATURE)
     versions = getattr(read_checkpoint(path), METADATA, None) if marked else None
     first = versions.get("") if isinstance(versions, dict) else None

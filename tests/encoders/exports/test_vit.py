@@ -43,7 +43,7 @@ def test_an_exported_file_takes_the_place_of_the_weights(dino: Path, tmp_path: P
 
 @pytest.mark.parametrize("form", ["torchvision", "detectron2"])
 def test_what_is_not_supported_is_one_line(form: str, dino: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="Take --format timm, safetensors or onnx") as caught:
+    with pytest.raises(ModelError, match="--format timm, safetensors or onnx") as caught:
         export(dino, tmp_path / "out", format=form)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())

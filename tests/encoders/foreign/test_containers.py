@@ -90,7 +90,7 @@ def test_it_computes_as_trained_or_asks(
     except CheckpointError as error:
         asked = str(error)
         assert order in {"zero counters", "parameters before statistics, no counters"}, asked
-        assert "Name the one that it is" in asked
+        assert "Name the right one" in asked
         others = [name for name in ("torchvision", "timm", "resnet") if f" {name}:{tmp_path / 'a.pth'}" in asked]
         rivals = [name for name in ("simclr", "byol") if f" {name}:{tmp_path / 'a.pth'}" in asked]
         assert len(others) == 1

@@ -172,7 +172,7 @@ def test_selective_kernels_are_not_taken_for_a_resnet(tmp_path: Path) -> None:
     state = {
         f"net.{n}": torch.zeros(8, 3, 3, 3) for n in ("0.0.weight", "0.2.weight", "1.blocks.0.net.2.main_conv.0.weight")
     }
-    with pytest.raises(CheckpointError, match="holds no encoder that CARP knows"):
+    with pytest.raises(CheckpointError, match="does not contain an encoder that CARP knows"):
         read_foreign(save({"resnet": state}, tmp_path / "r50_1x_sk1.pth"))
 
 

@@ -188,7 +188,7 @@ def test_other_transformers_are_refused(change: dict[str, Any], said: str, tmp_p
 
 def test_a_width_that_does_not_say_its_heads(tmp_path: Path) -> None:
     state = transformer(100, 4).state_dict()
-    with pytest.raises(CheckpointError, match="a width of 100, which does not say its number of attention heads"):
+    with pytest.raises(CheckpointError, match="a width of 100, from which the number of attention heads"):
         read_foreign(save(dino_file(state), tmp_path / "a.pth"))
 
 
@@ -198,7 +198,7 @@ def test_a_missing_block_and_a_block_far_away(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"it lacks blocks\.1\.norm1\.weight"):
         read_foreign(save(dino_file(lacking), tmp_path / "a.pth"))
     far = {n.replace("blocks.2.", "blocks.987654321."): t for n, t in state.items()}
-    with pytest.raises(CheckpointError, match="block 987654321 without those before it"):
+    with pytest.raises(CheckpointError, match="block 987654321 without the blocks before it"):
         read_foreign(save(dino_file(far), tmp_path / "a.pth"))
 
 

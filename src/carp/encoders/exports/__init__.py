@@ -1,4 +1,4 @@
-"""Encoders for other libraries: written in their formats, reloaded there, and compared before a file gets its name."""
+"""Exports encoders to other libraries. A file is reloaded in the library and compared before it gets its final name."""
 
 from carp.encoders.exports.exportable import ExportableEncoder, open_exportable
 from carp.encoders.exports.formats import BY_NAME, FORMATS, Format

@@ -1,4 +1,4 @@
-"""A pickle in detectron2's names (`res2.0.conv1.norm.weight`), as MoCo's converter made them usual for C4 detection."""
+"""A pickle with detectron2's names (`res2.0.conv1.norm.weight`), which MoCo's converter introduced for C4 detection."""
 
 import pickle
 import re
@@ -28,19 +28,19 @@ _TO_DETECTRON2 = (
     (r"bn([123])", r"conv\1.norm"),
     (r"downsample\.0", "shortcut"),
     (r"downsample\.1", "shortcut.norm"),
-)  # one after the other
+)  # applied in order
 
 
 def detectron2_key(key: str) -> str:
-    """The name that detectron2 gives to a tensor of a ResNet."""
+    """Return detectron2's name of a tensor of a ResNet."""
     for pattern, replacement in _TO_DETECTRON2:
         key = re.sub(pattern, replacement, key)
     return key
 
 
 def write(exportable: ExportableEncoder, path: Path) -> None:
-    """Write the arrays, what detectron2's reader asks for, and CARP's mark."""
-    torchvision_name(exportable.module)  # its C4 and FPN are built on these networks
+    """Write the arrays, the entries that detectron2's reader needs, and CARP's mark."""
+    torchvision_name(exportable.module)  # detectron2's C4 and FPN are built on these networks
     state = exportable.module.state_dict()
     arrays = {detectron2_key(name): tensor.numpy() for name, tensor in state.items() if not name.endswith(COUNTER)}
     content = {"model": arrays, _AUTHOR: "CARP", "matching_heuristics": True, MARK: exportable.about_text()}
@@ -49,7 +49,7 @@ def write(exportable: ExportableEncoder, path: Path) -> None:
 
 
 def reload(exportable: ExportableEncoder, path: Path) -> nn.Module:
-    """Map the arrays back into torchvision's network: detectron2 itself does not install from PyPI."""
+    """Load the arrays into torchvision's network, because detectron2 cannot be installed from PyPI."""
     network = torchvision_network(torchvision_name(exportable.module))
     arrays = _read(path)["model"]
     state: dict[str, Tensor] = {
@@ -63,7 +63,7 @@ def reload(exportable: ExportableEncoder, path: Path) -> nn.Module:
 
 
 def is_carp_file(path: Path) -> bool:
-    """Whether the pickle has CARP's mark; nothing in it is run."""
+    """Return whether the pickle contains CARP's mark; no code in it is run."""
     try:
         content = _read(path)
     except (OSError, Refused, Damaged, ArithmeticError, LookupError, TypeError, ValueError, MemoryError):
@@ -74,7 +74,7 @@ def is_carp_file(path: Path) -> bool:
 class _Pickler(pickle.Pickler):
     """Writes an array as the call `numpy.ndarray(shape, type, bytes)`.
 
-    NumPy's own pickles name a module that older releases, which detectron2 is often used with, do not have.
+    NumPy's own pickles name a module that does not exist in the older releases often used with detectron2.
     """
 
     def reducer_override(self, found: object) -> Any:

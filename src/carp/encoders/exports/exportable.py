@@ -1,4 +1,4 @@
-"""An encoder on its way into another library, and what has to be known about it there."""
+"""An encoder to be exported, with the description that other libraries need."""
 
 import json
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ _TIMM_NAMES: dict[tuple[bool, tuple[int, ...]], str] = {
 
 @dataclass(frozen=True)
 class ExportableEncoder:
-    """A network from images [B, 3, H, W], normalised with its `mean` and `std`, to features [B, F]."""
+    """A network that maps images [B, 3, H, W], normalised with its `mean` and `std`, to features [B, F]."""
 
     module: nn.Module
-    """On the CPU, in evaluation mode."""
+    """The network, on the CPU and in evaluation mode."""
     size: int
     resize: int
     architecture: str
@@ -44,27 +44,27 @@ class ExportableEncoder:
     options: dict[str, Any]
     """timm's arguments for it."""
     origin: dict[str, Any]
-    """Where the weights are from."""
+    """Where the weights come from."""
     mean: Three = IMAGENET_MEAN
     std: Three = IMAGENET_STD
     any_size: bool = True
-    """Whether images of another size may be compared; libraries interpolate the positions of a ViT differently."""
+    """Whether to compare images of other sizes; libraries interpolate the positions of a ViT differently."""
 
     @property
     def num_features(self) -> int:
-        """F."""
+        """F, the length of the features."""
         return num_features(self.module)
 
     @property
     def resize_rule(self) -> str:
-        """How an image of any size becomes one of `size`, in terms of torchvision's transforms on PIL images."""
+        """How an image of any size is brought to `size`, as torchvision's transforms of PIL images."""
         return (
             f"Resize({self.resize}, interpolation=BICUBIC), CenterCrop({self.size}): the shorter side becomes "
             f"{self.resize} pixels with antialiasing, then the centre is cut"
         )
 
     def about(self) -> dict[str, Any]:
-        """What files say about the encoder."""
+        """Return the description of the encoder that exported files contain."""
         return {
             "architecture": self.architecture,
             "options": self.options,
@@ -80,12 +80,12 @@ class ExportableEncoder:
         }
 
     def about_text(self) -> str:
-        """The same as one line of JSON."""
+        """Return the description as one line of JSON."""
         return json.dumps(self.about())
 
 
 def open_exportable(model: str | Path, branch: str = "teacher") -> ExportableEncoder:
-    """The encoder of a run folder, or of weights (`FILE`, `METHOD:FILE`)."""
+    """Open the encoder of a run folder or of a weights file (`FILE`, `METHOD:FILE`)."""
     if is_weights(model):
         method, file = split_weights(model)
         own = None if method else read_own(file.expanduser())
@@ -93,7 +93,7 @@ def open_exportable(model: str | Path, branch: str = "teacher") -> ExportableEnc
             return _of_export(own)
         return _of_weights(*foreign_encoder(file.expanduser(), method or (own.method if own else None)))
     if branch == "raw pixels":
-        raise CheckpointError("branch 'raw pixels' has no encoder to export: give teacher, student or untrained.")
+        raise CheckpointError("branch 'raw pixels' has no encoder to export. Give teacher, student or untrained.")
     encoder, run = load(model, branch, device="cpu"), open_run(model)
     origin = {
         "run": encoder.name,
@@ -115,7 +115,7 @@ def open_exportable(model: str | Path, branch: str = "teacher") -> ExportableEnc
 
 
 def _of_export(own: CarpExport) -> ExportableEncoder:
-    """An encoder that was exported before, on its way into another format."""
+    """Open an encoder that was exported before, to export it in another format."""
     module, about = build_own(own).requires_grad_(False), own.about
     return ExportableEncoder(
         module, about.size, about.resize, about.architecture, without_reading(about.options), about.origin
@@ -123,12 +123,12 @@ def _of_export(own: CarpExport) -> ExportableEncoder:
 
 
 def _stem(config: Config) -> dict[str, Any]:
-    """What `model/encoder.py` needs to know to build the stem again; timm's own stem needs nothing."""
+    """Return what `build_encoder` needs to build the stem again; timm's own stem needs nothing."""
     return {} if config.stem == "encoder" else {"stem": config.stem, "stem_stride": config.stem_stride}
 
 
 def _of_weights(module: nn.Module, weights: ForeignWeights) -> ExportableEncoder:
-    """The network below its normalisation, which files tell in numbers."""
+    """Open the network without its normalisation, which exported files describe by numbers."""
     found, row = weights.architecture, weights.method
     inner = module.encoder if isinstance(module, OwnNormalisation) else module
     origin = {"file": weights.path.name, "sha256": weights.sha256, "method": row.name, "weights": weights_hash(module)}

@@ -1,4 +1,4 @@
-"""The formats, a row each: how to write one, how its library reads it back, how to know CARP's own file."""
+"""The table of export formats: how to write one, how its library reads it back, how to recognise a file of CARP."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ Network = Callable[[Tensor], Tensor]  # normalised images [B, 3, H, W] to featur
 
 @dataclass(frozen=True)
 class Format:
-    """A row."""
+    """A row of the table."""
 
     name: str
     suffix: str
-    """Of the file; empty for a folder."""
+    """The suffix of the file; empty for a folder."""
     write: Callable[[ExportableEncoder, Path], None]
-    """Raises before anything is written where the library has no such network."""
+    """Writes the export; raises before it writes anything if the library has no such network."""
     reload: Callable[[ExportableEncoder, Path], Network]
-    """What was written, read in the target library."""
+    """Reads the export in the target library."""
     is_carp_file: Callable[[Path], bool]
-    """Whether CARP wrote what is there: only that is ever replaced."""
+    """Whether CARP wrote the existing file; no other file is ever replaced."""
     use: str
-    """How to load it, in a line; {path} and {network} are filled in."""
+    """How to load it, on one line; {path} and {network} are filled in."""
 
 
 FORMATS = (

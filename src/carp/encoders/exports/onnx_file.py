@@ -1,7 +1,7 @@
-"""ONNX with any number of images and, where the network allows it, of any size; checked with onnxruntime.
+"""Exports to ONNX, for any number of images and, if the network allows, any image size; verified with onnxruntime.
 
-PyTorch's older exporter is used: it needs neither onnxscript nor a second file for the weights, names the axes, and is
-done in seconds.
+PyTorch's older exporter is used: it needs neither onnxscript nor a second file for the weights, it names the axes, and
+it takes seconds.
 """
 
 import warnings
@@ -22,12 +22,12 @@ _OPSET = 17
 
 
 def write(exportable: ExportableEncoder, path: Path) -> None:
-    """Trace the network and write it, with its description among the metadata."""
+    """Trace the network and write it with its description in the metadata."""
     onnx, _ = _libraries()
     axes = {0: "batch"} | ({2: "height", 3: "width"} if takes_other_sizes(exportable) else {})
     example = torch.zeros(2, 3, exportable.size, exportable.size)
     with warnings.catch_warnings(), torch.inference_mode():
-        warnings.simplefilter("ignore")  # about the older exporter, and about sizes that become numbers of the graph
+        warnings.simplefilter("ignore")  # about the older exporter, and about sizes that become constants of the graph
         torch.onnx.export(
             exportable.module,
             (example,),
@@ -44,8 +44,8 @@ def write(exportable: ExportableEncoder, path: Path) -> None:
     onnx.save(graph, path)
 
 
-def reload(_portable: ExportableEncoder, path: Path) -> Callable[[Tensor], Tensor]:
-    """Run it with onnxruntime on the CPU."""
+def reload(_exportable: ExportableEncoder, path: Path) -> Callable[[Tensor], Tensor]:
+    """Load it with onnxruntime on the CPU."""
     _, onnxruntime = _libraries()
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
@@ -60,7 +60,7 @@ def is_carp_file(path: Path) -> bool:
     onnx, _ = _libraries()
     try:
         return any(entry.key == MARK for entry in onnx.load(path, load_external_data=False).metadata_props)
-    except Exception:  # the parser of protocol buffers raises its own kinds
+    except Exception:  # the protobuf parser raises its own exceptions
         return False
 
 

@@ -1,4 +1,4 @@
-"""Images that two copies of a network are compared on: noise, and smooth pictures, which are nearer to photographs.
+"""Images on which two copies of a network are compared: noise, and smooth images, which resemble photographs more.
 
 Shapes: B images, H and W their sides.
 """
@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from carp.encoders.exports.exportable import ExportableEncoder
 from carp.random import key, uniforms
 
-_BLOBS = 7  # colours along a side of a smooth picture
+_BLOBS = 7  # colours along a side of a smooth image
 
 
 def probes(exportable: ExportableEncoder) -> Iterator[Tensor]:
-    """Normalised images [B, 3, H, W] in several numbers and, where the network takes them, sizes."""
+    """Yield batches of normalised images [B, 3, H, W] of different lengths and, if the network allows, sizes."""
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (exportable.mean, exportable.std))
     sizes = [(exportable.size, exportable.size), *([_other_size(exportable)] if takes_other_sizes(exportable) else [])]
     for count, (height, width) in zip((1, 2), reversed(sizes), strict=False):
@@ -25,7 +25,7 @@ def probes(exportable: ExportableEncoder) -> Iterator[Tensor]:
 
 
 def takes_other_sizes(exportable: ExportableEncoder) -> bool:
-    """Whether the network computes features of images of another size; a vision transformer may not."""
+    """Return whether the network accepts images of another size; a vision transformer may not."""
     if not exportable.any_size:
         return False
     try:
@@ -37,7 +37,7 @@ def takes_other_sizes(exportable: ExportableEncoder) -> bool:
 
 
 def _other_size(exportable: ExportableEncoder) -> tuple[int, int]:
-    """Smaller, since that is sooner done, and neither square nor even."""
+    """Return a smaller size, which is faster, and which is neither square nor even."""
     return exportable.size - exportable.size // 4, exportable.size - exportable.size // 8 - 1
 
 
@@ -51,7 +51,7 @@ def _smooth(count: int, height: int, width: int) -> Tensor:
 
 
 def _uniform(kind: int, *shape: int) -> Tensor:
-    """Numbers between 0 and 1, [B, 3, H, W]."""
+    """Return random numbers between 0 and 1, [B, 3, H, W]."""
     count, height, width = shape
     values = uniforms(key(kind, count), count * 3 * height * width)
     return torch.from_numpy(values).float().view(count, 3, height, width)

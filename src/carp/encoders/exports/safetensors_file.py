@@ -1,4 +1,4 @@
-"""The encoder's tensors with all that is to be known about them, for programs that build the network themselves."""
+"""A safetensors file with the encoder's tensors and its description, for programs that build the network themselves."""
 
 import json
 from copy import deepcopy
@@ -15,13 +15,13 @@ from carp.files.regular import check_regular
 
 
 def write(exportable: ExportableEncoder, path: Path) -> None:
-    """Write the tensors; the metadata are text, one entry of them JSON."""
+    """Write the tensors; one entry of the metadata is the description as JSON."""
     tensors = {name: tensor.contiguous() for name, tensor in exportable.module.state_dict().items()}
     path.write_bytes(_in_order(save(tensors, metadata={"format": "pt", MARK: exportable.about_text()})))
 
 
 def _in_order(content: bytes) -> bytes:
-    """The same file with sorted metadata: the library writes them in any order, but equal exports are equal files."""
+    """Sort the metadata, which the library writes in arbitrary order, so that equal exports are equal files."""
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -31,7 +31,7 @@ def _in_order(content: bytes) -> bytes:
 
 
 def reload(exportable: ExportableEncoder, path: Path) -> nn.Module:
-    """The same network with other weights, then these."""
+    """Load the weights into a copy of the network whose weights are zero."""
     network = deepcopy(exportable.module)
     with torch.no_grad():
         for tensor in network.state_dict().values():

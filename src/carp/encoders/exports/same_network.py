@@ -1,4 +1,4 @@
-"""Whether a library's network is put together as an encoder is; where it is not, the first layer that differs."""
+"""Compares the structure of an encoder with that of a library's network, and names the first layer that differs."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -18,24 +18,24 @@ _RESNETS = (
 
 
 def layers_of(module: nn.Module) -> dict[str, str]:
-    """The layers that compute, by name, with all their numbers."""
+    """Return the layers that compute something, by name, with all their parameters."""
     return {name: repr(layer) for name, layer in module.named_modules() if isinstance(layer, _COMPUTING)}
 
 
 def first_difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
-    """In words, the first layer that differs; None if all are alike."""
+    """Describe the first layer that differs; None if all layers are equal."""
     for name in (*ours, *theirs):
         here, there = (layers.get(name, "nothing") for layers in (ours, theirs))
         if here != there:
-            return f"{name} is {here} in the encoder, {there} there"
+            return f"{name} is {here} in the encoder but {there} in the library"
     return None
 
 
 def torchvision_name(encoder: nn.Module) -> str:
-    """The name of torchvision's network that is put together like the encoder; an error names what differs."""
+    """Return the name of the torchvision network with the structure of the encoder; an error says what differs."""
     if isinstance(encoder, VisionTransformer):
         raise ModelError(
-            "torchvision and detectron2 have no vision transformer with such tensors. Take --format timm, safetensors "
+            "torchvision and detectron2 have no vision transformer with these tensors. Use --format timm, safetensors "
             "or onnx."
         )
     ours = layers_of(encoder)
@@ -44,13 +44,13 @@ def torchvision_name(encoder: nn.Module) -> str:
     if difference is not None:
         raise ModelError(
             f"torchvision has no such network; the closest is {closest}: {difference}. "
-            "Take --format safetensors or onnx; timm has networks of other widths and stems."
+            "Use --format safetensors or onnx; timm has networks of other widths and stems."
         )
     return closest
 
 
 def torchvision_network(name: str) -> nn.Module:
-    """The network without its classifier."""
+    """Return the network without its classifier."""
     network: nn.Module = getattr(torchvision.models, name)(weights=None)
     network.fc = nn.Identity()
     return network

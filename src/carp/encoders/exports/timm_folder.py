@@ -1,4 +1,4 @@
-"""A folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` loads: config.json and model.safetensors."""
+"""A folder for `timm.create_model("local-dir:FOLDER", pretrained=True)`, with config.json and model.safetensors."""
 
 import json
 import math
@@ -22,21 +22,21 @@ _LARGEST_CONFIG = 2**20  # bytes
 
 
 def write(exportable: ExportableEncoder, path: Path) -> None:
-    """Write both files."""
+    """Write config.json and model.safetensors."""
     classifier = _timms_network(exportable).pretrained_cfg.get("classifier")
     path.mkdir()
     save_file({name: tensor.contiguous() for name, tensor in exportable.module.state_dict().items()}, path / _WEIGHTS)
     (path / _CONFIG).write_text(json.dumps(_config(exportable, classifier), indent=1))
 
 
-def reload(_portable: ExportableEncoder, path: Path) -> nn.Module:
-    """Let timm build the network and read the weights."""
+def reload(_exportable: ExportableEncoder, path: Path) -> nn.Module:
+    """Load the network and its weights with timm."""
     network: nn.Module = timm.create_model(f"local-dir:{path.resolve()}", pretrained=True)
     return network.eval()
 
 
 def is_carp_file(path: Path) -> bool:
-    """Whether the folder holds nothing but what `write` puts there."""
+    """Return whether the folder contains only the files of `write`."""
     try:
         names = {file.name for file in path.iterdir()}
         return names == {_CONFIG, _WEIGHTS} and MARK in json.loads(read_regular(path / _CONFIG, _LARGEST_CONFIG))
@@ -61,29 +61,29 @@ def _config(exportable: ExportableEncoder, classifier: Any) -> dict[str, Any]:
             "num_classes": 0,
             "pool_size": None,
             "first_conv": None,
-            "classifier": classifier,  # the name of the one that timm adds if it is asked for classes
+            "classifier": classifier,  # the name of the classifier that timm adds if num_classes is given
         },
         MARK: exportable.about(),
     }
 
 
 def _crop_pct(size: int, resize: int) -> float:
-    """The share from which timm computes `resize`: it divides and rounds down."""
+    """Return the ratio from which timm computes `resize` by dividing and rounding down."""
     share = size / resize
     return share if math.floor(size / share) == resize else size / (resize + 0.25)
 
 
 def _timms_network(exportable: ExportableEncoder) -> Any:
-    """What timm makes of name and arguments, on no device; refused where the encoder is another one."""
+    """Build timm's network on the meta device; raise an error if it differs from the encoder."""
     name = exportable.architecture
     if not timm.is_model(name):
-        raise ModelError(f"timm has no {name}. Take --format safetensors or onnx.")
+        raise ModelError(f"timm has no {name}. Use --format safetensors or onnx.")
     with torch.device("meta"):
         theirs: Any = create_timm(name, exportable.options)
     difference = first_difference(layers_of(exportable.module), layers_of(theirs))
     if difference is not None:
         raise ModelError(
-            f"timm cannot build this network from a name: of its {name}, {difference}. "
-            "Take --format safetensors or onnx."
+            f"timm cannot build this network from a name: in its {name}, {difference}. "
+            "Use --format safetensors or onnx."
         )
     return theirs

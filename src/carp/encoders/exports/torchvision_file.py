@@ -14,21 +14,21 @@ from carp.restricted.checkpoint_file import read_checkpoint
 
 
 def write(exportable: ExportableEncoder, path: Path) -> None:
-    """Write the state dict; what is to be known about it lies in its metadata, where no loader stumbles on it."""
+    """Write the state dict; its description is in the metadata, which loaders ignore."""
     torchvision_name(exportable.module)
     state = OrderedDict((name, tensor.clone()) for name, tensor in exportable.module.state_dict().items())
     setattr(state, METADATA, OrderedDict({"": {"version": 1, MARK: exportable.about_text()}}))
-    with path.open("wb") as file:  # by its name, PyTorch would refuse some
+    with path.open("wb") as file:  # PyTorch rejects some file names
         torch.save(state, file)
 
 
 def reload(exportable: ExportableEncoder, path: Path) -> nn.Module:
-    """Build torchvision's network and let it take the weights."""
+    """Build torchvision's network and load the weights."""
     network = torchvision_network(torchvision_name(exportable.module))
     network.load_state_dict(read_checkpoint(path))
     return network.eval()
 
 
 def is_carp_file(path: Path) -> bool:
-    """Whether the metadata have CARP's mark; the pickle in the file is looked at, not read."""
+    """Return whether the metadata contain CARP's mark; the pickle is searched, not loaded."""
     return pickle_contains(path, SIGNATURE)

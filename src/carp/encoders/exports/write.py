@@ -1,4 +1,4 @@
-"""Write an encoder in a format, read it back in its library, compare features, and only then give it its name."""
+"""Writes an export, reads it back in its library and compares features before it gets its final name."""
 
 import math
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from carp.encoders.exports.probes import probes
 from carp.errors import CheckpointError
 from carp.files.atomic import replacing
 
-TOLERANCE = 1e-5  # of the largest feature
+TOLERANCE = 1e-5  # relative to the largest feature
 
 
 @dataclass(frozen=True)
 class Written:
-    """A file or folder that was verified."""
+    """A verified file or folder."""
 
     path: Path
     difference: float
-    """The largest difference of a feature, as a share of the largest feature."""
+    """The largest difference of a feature, relative to the largest feature."""
 
 
 def write_verified(exportable: ExportableEncoder, format: Format, path: Path) -> Written:
-    """Write, reload and compare; whatever goes wrong, `path` holds what it held before."""
+    """Write, reload and compare; if anything goes wrong, `path` is unchanged."""
     _refuse_to_replace(format, path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def write_verified(exportable: ExportableEncoder, format: Format, path: Path) ->
             if difference > TOLERANCE:
                 raise CheckpointError(
                     f"the {format.name} export was removed: read back, its features differ by {difference:.1e} of the "
-                    f"largest feature, more than {TOLERANCE:.0e}. {_other(format)}"
+                    f"largest feature; the limit is {TOLERANCE:.0e}. {_other(format)}"
                 )
     except OSError as error:
         raise CheckpointError(f"cannot write {path}: {error.strerror or error}.") from error
@@ -53,7 +53,7 @@ def _reloaded(exportable: ExportableEncoder, format: Format, path: Path) -> Netw
 
 
 def _difference(exportable: ExportableEncoder, network: Network) -> float:
-    """The largest over all probes."""
+    """Return the largest relative difference over all probes."""
     largest = 0.0
     with torch.inference_mode():
         for images in probes(exportable):

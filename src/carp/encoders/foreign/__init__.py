@@ -1,4 +1,4 @@
-"""Weights that others released: a table of formats, a reader that runs nothing, encoders ready for use."""
+"""Released weights of other methods: a table of formats, a reader that runs no code, and ready-to-use encoders."""
 
 from carp.encoders.foreign.build import foreign_encoder
 from carp.encoders.foreign.methods import BY_NAME, METHODS, Method

@@ -1,4 +1,4 @@
-"""From the shapes of tensors to the module that they belong to: ResNets of any depth and width."""
+"""Infers a ResNet of any depth and width from the shapes of its tensors, and builds it."""
 
 import re
 from collections.abc import Mapping
@@ -25,35 +25,35 @@ _NAMES: dict[tuple[bool, tuple[int, ...]], str] = {
     (True, (3, 4, 23, 3)): "ResNet-101",
     (True, (3, 8, 36, 3)): "ResNet-152",
 }
-COUNTER = "num_batches_tracked"  # of batch norm; means nothing to an encoder in use
+COUNTER = "num_batches_tracked"  # of batch norm; a trained encoder does not need it
 
 
 @dataclass(frozen=True)
 class Traits:
-    """How a module computes, beyond what the shapes of its tensors say."""
+    """How a ResNet computes, as far as the shapes of its tensors do not show it."""
 
     stride_in_1x1: bool = False
-    """The first 1×1 convolution of a stage strides, as in the first ResNet paper; else its 3×3 convolution."""
+    """Whether the first 1×1 convolution of a stage has the stride, as in the original paper, or its 3×3 convolution."""
     tensorflow_padding: bool = False
-    """Strided layers pad more on the right and below, as TensorFlow's SAME does; else alike on both sides."""
+    """Whether strided layers pad more on the right and at the bottom, as TensorFlow's SAME does, or symmetrically."""
     eps: float = 1e-5
-    """Of batch norm."""
+    """The epsilon of batch norm."""
     cifar: bool = False
-    """A CIFAR ResNet with shortcuts that have no parameters."""
+    """Whether it is a CIFAR ResNet, whose shortcuts have no parameters."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """A ResNet by its numbers."""
+    """The numbers that define a ResNet."""
 
     bottleneck: bool
     depths: tuple[int, ...]
-    channels: tuple[int, ...]  # of a stage, before the expansion of a bottleneck
+    channels: tuple[int, ...]  # per stage, before the expansion of a bottleneck
     stem: int  # channels
     stem_kernel: int
     cardinality: int = 1
     base_width: int = 64
-    image_size: ClassVar[None] = None  # any: its method says which
+    image_size: ClassVar[None] = None  # any size; its method defines one
 
     def __str__(self) -> str:
         if len(self.depths) == 3:
@@ -66,12 +66,12 @@ class Architecture:
 
 
 def is_encoder_key(key: str) -> bool:
-    """Whether a ResNet's encoder has a tensor of that name."""
+    """Return whether the encoder of a ResNet has a tensor of this name."""
     return _KEY.fullmatch(key) is not None
 
 
 def architecture_of(tensors: Mapping[str, Tensor]) -> Architecture | None:
-    """Read the numbers of a ResNet off its tensors; None where too little of one is there."""
+    """Infer the numbers of a ResNet from its tensors; return None if too many tensors are missing."""
     depths = [0, 0, 0, 0]
     for key in tensors:
         if match := _BLOCK.match(key):
@@ -97,7 +97,7 @@ def architecture_of(tensors: Mapping[str, Tensor]) -> Architecture | None:
 
 
 def build(architecture: Architecture, traits: Traits) -> nn.Module:
-    """The module, without its classifier; its parameters are random."""
+    """Build the network without its classifier, with random parameters."""
     if traits.cifar:
         encoder: nn.Module = CifarResNet(architecture.depths, architecture.channels)
     else:
@@ -114,7 +114,7 @@ def build(architecture: Architecture, traits: Traits) -> nn.Module:
 
 @cache
 def expected_shapes(architecture: Architecture, traits: Traits) -> dict[str, tuple[int, ...]]:
-    """The name and shape of every tensor that the encoder needs."""
+    """Return the name and shape of every tensor that the encoder needs."""
     with torch.device("meta"):
         state = build(architecture, traits).state_dict()
     return {name: _shape(tensor) for name, tensor in state.items() if not name.endswith(COUNTER)}
@@ -124,7 +124,7 @@ def _build_resnet(architecture: Architecture) -> nn.Module:
     block = Bottleneck if architecture.bottleneck else BasicBlock
     how = {"cardinality": architecture.cardinality, "base_width": architecture.base_width}
     encoder = ResNet(block, architecture.depths, num_classes=0, channels=architecture.channels, **how)
-    if architecture.stem != 64:  # timm's stem has 64 channels; wider and narrower networks have others
+    if architecture.stem != 64:  # timm's stem has 64 channels; that of other widths does not
         encoder.conv1 = nn.Conv2d(3, architecture.stem, 7, stride=2, padding=3, bias=False)
         encoder.bn1 = nn.BatchNorm2d(architecture.stem)
         blocks = (block,) * len(architecture.depths)
@@ -135,7 +135,7 @@ def _build_resnet(architecture: Architecture) -> nn.Module:
 
 
 def _move_strides(encoder: nn.Module) -> None:
-    """Let the first 1×1 convolution of a stage stride in the place of its 3×3 convolution."""
+    """Move the stride of a stage from its 3×3 convolution to its first 1×1 convolution."""
     for module in encoder.modules():
         if isinstance(module, Bottleneck):
             first, second = cast(Any, module).conv1, cast(Any, module).conv2
@@ -152,7 +152,7 @@ def _pad_as_tensorflow(encoder: nn.Module) -> None:
 
 
 def _grouping(tensors: Mapping[str, Tensor], channels: int) -> tuple[int, int]:
-    """Groups of the 3×3 convolutions, and timm's base width: that of a group for 64 channels."""
+    """Return the groups of the 3×3 convolutions and timm's base width, the width of a group for 64 channels."""
     inner = tensors.get("layer1.0.conv2.weight")
     if inner is None or inner.ndim != 4 or 0 in inner.shape:
         return 1, 64

@@ -1,4 +1,4 @@
-"""An encoder from somebody else's checkpoint, ready for images normalised as CARP's are."""
+"""Builds an encoder from a released checkpoint; it takes images normalised as CARP normalises them."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from carp.errors import CheckpointError
 
 
 class OwnNormalisation(nn.Module):
-    """An encoder that was trained with another mean and deviation: takes ImageNet's and translates."""
+    """Wraps an encoder trained with another mean and standard deviation, for images normalised with ImageNet's."""
 
     scale: Tensor
     shift: Tensor
@@ -27,16 +27,16 @@ class OwnNormalisation(nn.Module):
         self.register_buffer("shift", ((ours[0] - theirs[0]) / theirs[1]).float(), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features of images that are normalised with ImageNet's mean and deviation."""
+        """Return the features of images normalised with ImageNet's mean and standard deviation."""
         features: Tensor = self.encoder(images * self.scale + self.shift)
         return features
 
 
 def foreign_encoder(path: str | Path, method: str | None = None) -> tuple[nn.Module, ForeignWeights]:
-    """The encoder of a released checkpoint in evaluation mode, and what is known of it.
+    """Return the encoder of a released checkpoint, in evaluation mode, and a description of its weights.
 
-    It takes images [B, 3, H, W] with ImageNet's mean and deviation, whatever it was trained with, and gives pooled
-    features [B, F], F = `num_features`.
+    It maps images [B, 3, H, W], normalised with ImageNet's mean and standard deviation whatever it was trained with, to
+    pooled features [B, F] with F = `num_features`.
     """
     weights = read_foreign(path, method)
     row = weights.method
@@ -48,7 +48,10 @@ def foreign_encoder(path: str | Path, method: str | None = None) -> tuple[nn.Mod
     report = encoder.load_state_dict(weights.tensors, strict=False)
     wrong = [name for name in report.missing_keys if not name.endswith(COUNTER)] + report.unexpected_keys
     if wrong:
-        raise CheckpointError(f"{path} does not fit a {weights.architecture}: {wrong[0]}.")
+        raise CheckpointError(
+            f"{path} does not fit a {weights.architecture}: {wrong[0]} is missing or unexpected. `carp weights` lists "
+            "the formats that CARP reads."
+        )
     if (row.mean, row.std) != (IMAGENET_MEAN, IMAGENET_STD):
         encoder = OwnNormalisation(encoder, row.mean, row.std)
     return encoder.eval().requires_grad_(False), weights

@@ -1,4 +1,4 @@
-"""A file seen through one layout of one method: what fits, what is missing, what does not belong."""
+"""Candidates: a file read through one layout of one method, with the tensors that fit, are missing or do not belong."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -18,14 +18,14 @@ from carp.encoders.foreign.methods import METHODS, Layout, Method
 from carp.encoders.foreign.signatures import Contents, no_classifier
 from carp.encoders.foreign.vit import VitArchitecture, expected_vit_shapes, is_vit_key, vit_architecture_of
 
-_WRAPPERS = frozenset({"module", "_orig_mod"})  # of DDP, DataParallel, averages and compile
+_WRAPPERS = frozenset({"module", "_orig_mod"})  # from DDP, DataParallel, weight averaging and torch.compile
 _CLASSIFIERS = ("fc.", "head.", "linear.", "classifier.")
-_BARE = "resnet"  # the row of bare encoders, which may come from anywhere
+_BARE = "resnet"  # the row of bare encoders, which can come from any method
 
 
 @dataclass
 class Candidate:
-    """What one layout makes of a file."""
+    """A file as one layout reads it."""
 
     method: Method
     layout: Layout
@@ -33,30 +33,30 @@ class Candidate:
     encoder: dict[str, Tensor]
     leftovers: list[str]
     architecture: Architecture | VitArchitecture | None
-    told: bool  # everything that such a file must have is there
-    hinted: bool  # and everything that no other method's file has
-    suspected: bool  # it looks like such a file, but others may look so as well
+    matches: bool  # the file has everything that the layout requires
+    hinted: bool  # it also has all hints, which files of other methods do not have
+    suspected: bool  # it looks like a file of the method, but other files may look the same
     missing: list[str] = field(default_factory=list)
     mismatching: list[str] = field(default_factory=list)
 
     @property
     def fits(self) -> bool:
-        """Whether all tensors of the encoder are there with their shapes."""
+        """Whether the file has all tensors of the encoder, with the right shapes."""
         return self.architecture is not None and not self.missing and not self.mismatching
 
     @property
     def complete(self) -> bool:
-        """Whether they are there, and the encoder has no others."""
+        """Whether it fits and the encoder has no other tensors."""
         return self.fits and not self.intruders
 
     @property
     def unexpected(self) -> list[str]:
-        """What is left over and not known to be a head or another branch."""
+        """The leftovers that are not known to be a head or another branch."""
         return [name for name in self.leftovers if not name.startswith(self.method.heads or ("\0",))]
 
     @property
     def intruders(self) -> list[str]:
-        """Unknown tensors inside the encoder: with them it computes something else."""
+        """The unknown tensors inside the encoder, which show that it computes something else."""
         prefix = self.layout.prefix
         heads = tuple(head for head in self.method.heads if head.startswith(prefix) and head != prefix)
         known = (*heads, *(prefix + classifier for classifier in _CLASSIFIERS))
@@ -65,19 +65,20 @@ class Candidate:
 
     @property
     def computes(self) -> tuple[object, ...]:
-        """Equal for two candidates whose features are equal."""
+        """A key that is equal for two candidates if they give the same features."""
         method = self.method
         how = method.vit.dino_positions if isinstance(self.architecture, VitArchitecture) else method.traits
         return self.architecture, how, method.mean, method.std
 
     def evidence(self, file_name: str) -> int:
-        """How much of the file speaks for this reading."""
+        """Return how much in the file supports this reading."""
         published = self.layout.file is not None and re.fullmatch(self.layout.file, file_name) is not None
-        telling = [tell for tell in self.layout.tells if tell is not no_classifier]  # nothing is no evidence
+        # The absence of a head is not evidence
+        telling = [test for test in self.layout.required if test is not no_classifier]
         return len(telling) + 2 * len(self.layout.hints) + 2 * bool(self.layout.prefix) + published
 
     def rank(self, file_name: str) -> tuple[int, int, int, int]:
-        """Larger fits better: evidence, the file's own name, nothing unknown left over, a long prefix."""
+        """Return a rank, larger for a better fit: evidence, file name, few unknown leftovers, long prefix."""
         named = self.method.name != _BARE and self.method.name.replace("-", "") in re.sub(
             r"[\W_]", "", file_name.lower()
         )
@@ -85,7 +86,7 @@ class Candidate:
 
 
 def candidates(found: Any) -> Iterator[Candidate]:
-    """The file through every layout that it has the entry for."""
+    """Yield a candidate for every layout whose entry is in the file."""
     seen: dict[str, Contents | None] = {}
     for method in METHODS:
         for layout in method.layouts:
@@ -97,10 +98,12 @@ def candidates(found: Any) -> Iterator[Candidate]:
 
 
 def bare_candidates(found: Any, method: Method) -> Iterator[Candidate]:
-    """The file as nothing but an encoder: it may come from anywhere, so any method may be named for it."""
+    """Yield the file as a bare encoder, which can come from any method, so any method may be named for it."""
     families = dict.fromkeys(layout.family for layout in method.layouts)
     bare = next(row for row in METHODS if row.name == _BARE)
-    for layout in (Layout(one.path, tells=one.tells, family=family) for family in families for one in bare.layouts):
+    for layout in (
+        Layout(one.path, required=one.required, family=family) for family in families for one in bare.layouts
+    ):
         contents = _contents(found, layout.path)
         if contents is not None:
             yield _candidate(method, layout, contents)
@@ -116,9 +119,9 @@ def _candidate(method: Method, layout: Layout, contents: Contents) -> Candidate:
             encoder[key] = tensor
         else:
             leftovers.append(name)
-    told, hinted = (all(tell(contents) for tell in tells) for tells in (layout.tells, layout.hints))
-    suspected = bool(layout.suspicions) and all(tell(contents) for tell in layout.suspicions)
-    candidate = Candidate(method, layout, contents, encoder, leftovers, None, told, hinted, suspected)
+    matches, hinted = (all(test(contents) for test in tests) for tests in (layout.required, layout.hints))
+    suspected = bool(layout.suspicions) and all(test(contents) for test in layout.suspicions)
+    candidate = Candidate(method, layout, contents, encoder, leftovers, None, matches, hinted, suspected)
     if layout.family == "vit":
         transformer = vit_architecture_of(encoder, method.vit)
         if isinstance(transformer, VitArchitecture):
@@ -135,7 +138,7 @@ def _candidate(method: Method, layout: Layout, contents: Contents) -> Candidate:
 
 
 def _has_its_stem(architecture: Architecture, method: Method) -> bool:
-    """Whether the method's networks have such a stem and so many stages."""
+    """Return whether the networks of the method have this stem and this number of stages."""
     stem, stages = (3, 3) if method.traits.cifar else (7, 4)
     return (architecture.stem_kernel, len(architecture.depths)) == (stem, stages)
 
@@ -168,7 +171,7 @@ def _contents(found: Any, path: str) -> Contents | None:
 
 
 def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names without what wrappers put into them, anywhere; as they are if two would become one."""
+    """Remove the parts of names that wrappers add, unless two names would become equal."""
     names = {name: ".".join(part for part in name.split(".") if part not in _WRAPPERS) for name in tensors}
     if len(set(names.values())) < len(names):
         return tensors

@@ -1,4 +1,4 @@
-"""The ResNets of the CIFAR experiments in the first ResNet paper: three stages, shortcuts without parameters."""
+"""The ResNets of the CIFAR experiments in the original ResNet paper: three stages, shortcuts without parameters."""
 
 from typing import cast
 
@@ -18,13 +18,13 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        # Every second pixel, and zeros for the new channels: half of them before the old ones, half behind
+        # Every second pixel, and zeros for the new channels: half of them before the old ones, half after
         shortcut = x[:, :, :: self.stride, :: self.stride]
         return F.relu(y + F.pad(shortcut, (0, 0, 0, 0, self.new // 2, self.new - self.new // 2)))
 
 
 class CifarResNet(nn.Module):
-    """Images [B, 3, H, W] to pooled features [B, F]."""
+    """Maps images [B, 3, H, W] to pooled features [B, F]."""
 
     def __init__(self, depths: tuple[int, ...], channels: tuple[int, ...]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class CifarResNet(nn.Module):
         self.stages, self.num_features = len(depths), channels[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pooled features."""
+        """Return the pooled features."""
         x = F.relu(self.bn1(self.conv1(x)))
         for i in range(self.stages):
             x = cast(Tensor, self.get_submodule(f"layer{i + 1}")(x))

@@ -1,7 +1,7 @@
-"""Released weights of other methods, a row each: where a file keeps the encoder, and how the encoder computes.
+"""The table of released weights, one row per method: where its files keep the encoder, and how the encoder computes.
 
-The layouts were read in the projects' own repositories (`source`, and `read_in` where that is another page). Published
-numbers are not repeated here: `paper` names the row of the paper's tables.
+The layouts come from the projects' own repositories (`source`, or `read_in` if that is another page). Published numbers
+are not repeated here: `paper` is the method's name in the paper's tables.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from typing import Literal
 
 from carp.encoders.foreign.architecture import Traits
 from carp.encoders.foreign.signatures import (
-    Tell,
+    Signature,
     beside,
     counters_at_zero,
     never,
@@ -32,28 +32,28 @@ IMAGENET_STD: Three = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class Layout:
-    """Where an encoder lies in a file. `module.` (DDP) and `_orig_mod.` (compile) do not count, wherever they stand."""
+    """Where a file keeps the encoder. `module.` (DDP) and `_orig_mod.` (compile) are ignored anywhere in a name."""
 
     path: str = ""
-    """The entry that holds the tensors, `a/b` for b inside a; empty for a file that is a state dict itself."""
+    """The entry with the tensors, `a/b` for b inside a; empty for a file that is itself a state dict."""
     prefix: str = ""
-    """Before the encoder's keys."""
+    """The prefix of the encoder's keys."""
     renames: tuple[tuple[str, str], ...] = ()
-    """Patterns and their replacement, applied one after the other to what follows the prefix."""
-    tells: tuple[Tell, ...] = ()
-    """What such a file must have, also when the method is named."""
-    hints: tuple[Tell, ...] = ()
-    """What no other method's file has, together with `tells`; not needed when the method is named."""
-    suspicions: tuple[Tell, ...] = ()
-    """What such a file has even if it was saved again, but others may have as well: then the user has to choose."""
+    """Patterns and replacements, applied in order to a key without its prefix."""
+    required: tuple[Signature, ...] = ()
+    """Tests that such a file must pass, even if you name the method."""
+    hints: tuple[Signature, ...] = ()
+    """Tests that, together with `required`, no file of another method passes; ignored if you name the method."""
+    suspicions: tuple[Signature, ...] = ()
+    """Tests that such a file passes even if it was saved again. Other files may pass them too, so you must choose."""
     family: Literal["resnet", "vit"] = "resnet"
     file: str | None = None
-    """A pattern of the published files' names, for contents that say nothing."""
+    """A pattern of the names of published files, for files whose content does not identify them."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A row."""
+    """A row of the table."""
 
     name: str
     title: str
@@ -61,22 +61,22 @@ class Method:
     source: str
     """The page that the weights come from."""
     heads: tuple[str, ...] = ()
-    """Beginnings of the keys that are known to be left over."""
+    """Prefixes of the keys that are known to be left over."""
     read_in: str = ""
-    """Where the layout was read, if not at `source`."""
+    """The page that documents the layout, if not `source`."""
     paper: str = ""
     """Its name in the paper's tables."""
     epochs: int | None = None
-    """Of the weights that the paper compares with."""
+    """The training epochs of the weights in the paper's comparison."""
     traits: Traits = field(default_factory=Traits)
-    """Of its ResNets."""
+    """How its ResNets compute."""
     vit: VitTraits = field(default_factory=VitTraits)
-    """Of its vision transformers, if it has a layout for them."""
+    """How its vision transformers compute, if it has a layout for them."""
     mean: Three = IMAGENET_MEAN
     std: Three = IMAGENET_STD
     size: int = 224
     verified: bool = True
-    """Whether the layout was read in a source; otherwise it is a guess."""
+    """Whether the layout was confirmed in a source; otherwise it is a guess."""
     note: str = ""
 
 
@@ -107,37 +107,37 @@ _CARP = "https://github.com/sthalles/carp"
 _LOADER = f"{_CARP}/blob/main/helpers/checkpoint_loader.py"
 
 METHODS = (
-    # For orientation: supervised, and a bare encoder of whatever origin
+    # For reference: supervised networks, and a bare encoder of any origin
     Method(
         "torchvision", "Supervised (torchvision)",
-        (Layout("model_ema", tells=(_CLASSIFIER,)), Layout("", tells=(_CLASSIFIER,)),
-         Layout("state_dict", tells=(_CLASSIFIER,)), Layout("model", tells=(_CLASSIFIER,))),
+        (Layout("model_ema", required=(_CLASSIFIER,)), Layout("", required=(_CLASSIFIER,)),
+         Layout("state_dict", required=(_CLASSIFIER,)), Layout("model", required=(_CLASSIFIER,))),
         "https://docs.pytorch.org/vision/stable/models.html", ("fc.", "n_averaged"), paper="Supervised", epochs=100,
-        note="of a file with model and model_ema, the average is read, as for timm's state_dict_ema",
+        note="if a file has both model and model_ema, the average is read, as with timm's state_dict_ema",
     ),
     Method(
         "timm", "Supervised (timm)",
-        (Layout("state_dict_ema", tells=(_CLASSIFIER, beside("state_dict_ema"))),
-         Layout("state_dict", tells=(beside("arch"), beside("version"), _CLASSIFIER)),
-         Layout("", tells=(_CLASSIFIER,), hints=(never,))),
+        (Layout("state_dict_ema", required=(_CLASSIFIER, beside("state_dict_ema"))),
+         Layout("state_dict", required=(beside("arch"), beside("version"), _CLASSIFIER)),
+         Layout("", required=(_CLASSIFIER,), hints=(never,))),
         "https://huggingface.co/timm/resnet50.a1_in1k", ("fc.",),
         read_in="https://github.com/huggingface/pytorch-image-models/blob/main/timm/utils/checkpoint_saver.py",
-        note="a state dict on its own has torchvision's layout",
+        note="a bare state dict has torchvision's layout",
     ),
     Method(
         "resnet", "Any ResNet (state dict of the encoder)",
-        tuple(Layout(path, tells=(no_classifier,)) for path in (*_AVERAGES, "", "state_dict", "model")),
+        tuple(Layout(path, required=(no_classifier,)) for path in (*_AVERAGES, "", "state_dict", "model")),
         "https://docs.pytorch.org/vision/stable/models.html", ("n_averaged",),
     ),
     Method(
         "resnet-v1", "Supervised, original ResNet (Keras)",
         (Layout("", hints=(never,)), Layout("state_dict", hints=(never,))),
         "https://keras.io/api/applications/resnet/", ("fc.",), traits=Traits(stride_in_1x1=True, eps=1e-3),
-        note="strides in the 1×1 convolutions, eps 1e-3; its keys are torchvision's, so it must be named",
+        note="strides in the 1×1 convolutions, eps 1e-3; its keys are torchvision's, so you must name it",
     ),
     Method(
         "cifar-resnet", "Supervised, CIFAR ResNet-20 … 110",
-        (Layout("state_dict", tells=(small_stem,)), Layout("", tells=(small_stem,))),
+        (Layout("state_dict", required=(small_stem,)), Layout("", required=(small_stem,))),
         "https://github.com/akamaster/pytorch_resnet_cifar10", ("linear.",), traits=Traits(cifar=True), size=32,
     ),
     Method(
@@ -146,19 +146,19 @@ METHODS = (
         "https://huggingface.co/timm/vit_base_patch16_224.augreg_in21k_ft_in1k", ("head.", "n_averaged"),
         read_in="https://github.com/huggingface/pytorch-image-models/blob/main/timm/models/vision_transformer.py",
         mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5),
-        note="trained with mean and deviation 0.5; its keys are DeiT's, so it must be named",
+        note="trained with mean and standard deviation 0.5; its keys are DeiT's, so you must name it",
     ),
     Method(
         "deit", "Supervised ViT (DeiT)",
         tuple(Layout(path, family="vit") for path in (*_AVERAGES, "", "model", "state_dict")),
         "https://github.com/facebookresearch/deit/blob/main/README_deit.md", ("head.", "n_averaged"),
-        note="ImageNet's mean and deviation; its keys are those of timm's ViTs, so it must be named",
+        note="ImageNet's mean and standard deviation; its keys are those of timm's ViTs, so you must name it",
     ),
-    # CARP and its forerunner
+    # CARP and its predecessor
     Method(
         "carp", "CARP (the authors')",
-        (Layout("teacher", "backbone.", tells=(student_and_teacher,)),
-         Layout("student", "backbone.", tells=(student_and_teacher,), hints=(never,))),
+        (Layout("teacher", "backbone.", required=(student_and_teacher,)),
+         Layout("student", "backbone.", required=(student_and_teacher,), hints=(never,))),
         _CARP, ("head.", "backbone.fc."), read_in=f"{_CARP}/blob/main/main_carp.py", paper="CARP (mc)", epochs=400,
     ),
     Method(
@@ -166,67 +166,69 @@ METHODS = (
         (Layout("teacher", "backbone.", hints=(never,)), Layout("state_dict", "backbone.", hints=(never,)),
          Layout("state_dict", "encoder.", hints=(never,))),
         "https://arxiv.org/abs/2112.15421", ("head.", "backbone.fc.", "encoder.fc.", "projector.", "projection_head."),
-        verified=False, note="no public repository was found: its authors' later layout, usual prefixes; must be named",
+        verified=False,
+        note="no public repository was found; assumes the authors' later layout and common prefixes; you must name it",
     ),
     # The paper's comparison
     Method(
         "obow", "oBoW",
-        (Layout("network", tells=(tensor(r"conv1\.weight"),)), Layout("network", "_feature_blocks.", _OBOW_BLOCKS)),
+        (Layout("network", required=(tensor(r"conv1\.weight"),)), Layout("network", "_feature_blocks.", _OBOW_BLOCKS)),
         "https://github.com/valeoai/obow", ("fc.",), paper="oBoW (mc)", epochs=200,
-        note="the release is a ZIP archive: unpack it first",
+        note="the release is a ZIP archive; unpack it first",
     ),
     Method(
-        "infomin", "InfoMin", (Layout("model", "encoder.", tells=(tensor(r"head\.\d+\.weight"),)),),
+        "infomin", "InfoMin", (Layout("model", "encoder.", required=(tensor(r"head\.\d+\.weight"),)),),
         "https://github.com/HobbitLong/PyContrast/blob/master/pycontrast/docs/MODEL_ZOO.md", ("head.", "head_jig."),
         read_in="https://github.com/HobbitLong/PyContrast/blob/master/pycontrast/networks/build_backbone.py",
         paper="InfoMin", epochs=800,
     ),
     Method(
         "deepcluster-v2", "DeepCluster-v2",
-        (Layout("", tells=(_MANY_HEADS,)),
-         Layout("state_dict", tells=(_MANY_HEADS,))),
+        (Layout("", required=(_MANY_HEADS,)),
+         Layout("state_dict", required=(_MANY_HEADS,))),
         _SWAV, ("projection_head.", "prototypes."), read_in=f"{_SWAV}/blob/main/src/resnet50.py", paper="DeepC-v2 (mc)",
         epochs=800,
     ),
     Method(
         "sela-v2", "SeLa-v2",
-        (Layout("", tells=(_MANY_HEADS,)),
-         Layout("state_dict", tells=(_MANY_HEADS,))),
+        (Layout("", required=(_MANY_HEADS,)),
+         Layout("state_dict", required=(_MANY_HEADS,))),
         _SWAV, ("projection_head.", "prototypes."), read_in=_LOADER, paper="SeLa-v2 (mc)", epochs=400,
-        note="the encoder's keys were read; the names of its heads are those of DeepCluster-v2",
+        note="the encoder's keys are confirmed; the names of its heads are assumed to be those of DeepCluster-v2",
     ),
     Method(
         "swav", "SwAV",
-        (Layout("", tells=(_ONE_HEAD,)), Layout("state_dict", tells=(_ONE_HEAD,))),
+        (Layout("", required=(_ONE_HEAD,)), Layout("state_dict", required=(_ONE_HEAD,))),
         _SWAV, ("projection_head.", "prototypes."), read_in=f"{_SWAV}/blob/main/src/resnet50.py", paper="SwAV (mc)",
         epochs=800,
     ),
     Method(
         "dino", "DINO",
-        (Layout("teacher", "backbone.", tells=(beside("dino_loss"),)), Layout("", tells=(no_classifier,)),
-         Layout("student", "backbone.", tells=(beside("dino_loss"),), hints=(never,)),
-         Layout("teacher", "backbone.", tells=(beside("dino_loss"),), family="vit"),
-         Layout("", tells=(no_classifier,), family="vit", file=r"dino_(deitsmall|vitbase)(8|16)_pretrain\.pth"),
-         Layout("student", "backbone.", tells=(beside("dino_loss"),), hints=(never,), family="vit")),
+        (Layout("teacher", "backbone.", required=(beside("dino_loss"),)), Layout("", required=(no_classifier,)),
+         Layout("student", "backbone.", required=(beside("dino_loss"),), hints=(never,)),
+         Layout("teacher", "backbone.", required=(beside("dino_loss"),), family="vit"),
+         Layout("", required=(no_classifier,), family="vit", file=r"dino_(deitsmall|vitbase)(8|16)_pretrain\.pth"),
+         Layout("student", "backbone.", required=(beside("dino_loss"),), hints=(never,), family="vit")),
         "https://github.com/facebookresearch/dino", ("head.", "backbone.fc."), paper="DINO (mc)", epochs=800,
         vit=VitTraits(dino_positions=True),
-        note="ResNet-50 and ViTs; a ViT on its own is known by its published file name only",
+        note="ResNet-50 and ViTs; a bare ViT is recognised only by its published file name",
     ),
     Method(
         "triplet", "Triplet",
-        (Layout("state_dict", tells=(no_classifier, beside("author"))),
-         Layout("state_dict", "backbone.", tells=(tensor(r"online_net\.0\.conv1\.weight"),))),
+        (Layout("state_dict", required=(no_classifier, beside("author"))),
+         Layout("state_dict", "backbone.", required=(tensor(r"online_net\.0\.conv1\.weight"),))),
         "https://github.com/wanggrun/triplet", ("online_net.", "target_net.", "head."), paper="Triplet", epochs=980,
     ),
     Method(
         "barlow-twins", "Barlow Twins",
-        (Layout("", tells=(no_classifier,)), Layout("model", "backbone.", tells=(tensor(r"bn\.running_mean"),))),
+        (Layout("", required=(no_classifier,)), Layout("model", "backbone.", required=(tensor(r"bn\.running_mean"),))),
         "https://github.com/facebookresearch/barlowtwins", ("projector.", "bn.", "backbone.fc."), paper="BarlowT",
         epochs=1000,
     ),
     Method(
         "vicreg", "VICReg",
-        (Layout("", tells=(no_classifier,)), Layout("model", "backbone.", tells=(tensor(r"projector\.0\.bias"),))),
+        (Layout("", required=(no_classifier,)),
+         Layout("model", "backbone.", required=(tensor(r"projector\.0\.bias"),))),
         "https://github.com/facebookresearch/vicreg", ("projector.",), paper="VICReg", epochs=1000,
     ),
     Method(
@@ -247,7 +249,7 @@ METHODS = (
          Layout("state_dict", hints=(*_HAIKU, tensorflow_order), suspicions=_HAIKU)),
         "https://github.com/ajtejankar/byol-convert", ("fc.",), paper="BYOL", epochs=1000,
         traits=Traits(tensorflow_padding=True),
-        note="pads as TensorFlow does, as the converter's own network; saved again, it must be named",
+        note="pads like TensorFlow, as the converter's own network does; if saved again, you must name it",
     ),
     Method(
         "byol-pytorch", "BYOL (PyTorch)",
@@ -265,7 +267,7 @@ METHODS = (
         note="the moving average, as in the authors' evaluation",
     ),
     Method(
-        "coke", "CoKe", (Layout("state_dict", "encoder.", tells=(tensor(r"(assign_labels|pre_center.*)"),)),),
+        "coke", "CoKe", (Layout("state_dict", "encoder.", required=(tensor(r"(assign_labels|pre_center.*)"),)),),
         "https://github.com/idstcv/CoKe",
         ("encoder.fc.", "predictor.", "assign_labels", "pre_center", "cur_center", "dual", "counter"), paper="CoKe",
     ),
@@ -273,15 +275,15 @@ METHODS = (
         "simclr", "SimCLR (converted from TensorFlow)",
         (Layout("state_dict", hints=(*_NEVER_TRAINED, tensorflow_order), suspicions=_NEVER_TRAINED),),
         "https://github.com/tonylins/simclr-converter", ("fc.",), mean=(0, 0, 0), std=(1, 1, 1),
-        note="takes pixels between 0 and 1, without mean and deviation; saved again, it must be named",
+        note="takes pixels between 0 and 1, without mean and standard deviation; if saved again, you must name it",
     ),
     Method(
         "simclr-v2", "SimCLR-v2 (converted from TensorFlow)", (Layout("resnet", "net.", _SIMCLR2),),
         "https://github.com/Separius/SimCLRv2-Pytorch", ("fc.",), mean=(0, 0, 0), std=(1, 1, 1),
         read_in="https://github.com/vlfom/SimCLRv2-Pytorch/blob/main/resnet.py",
-        note="networks without selective kernels (sk0); pixels between 0 and 1, without mean and deviation",
+        note="networks without selective kernels (sk0); pixels between 0 and 1, without mean and standard deviation",
     ),
-    # Libraries that hold several methods
+    # Libraries with several methods
     Method(
         "vissl", "VISSL (SimCLR and others)",
         (Layout("classy_state_dict/base_model/model/trunk", "_feature_blocks."),
@@ -294,7 +296,7 @@ METHODS = (
          Layout("state_dict", "encoder."), Layout("model", "backbone."), Layout("", "encoder.")),
         "https://github.com/vturrisi/solo-learn",
         ("projector.", "momentum_", "classifier.", "predictor.", "head.", "neck.", "backbone.fc.", "encoder.fc."),
-        note="prefixes in common use; solo-learn's was read",
+        note="common prefixes; solo-learn's is confirmed",
     ),
 )  # fmt: skip
 BY_NAME = {method.name: method for method in METHODS}

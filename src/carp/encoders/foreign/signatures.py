@@ -1,4 +1,4 @@
-"""What tells a method's files from others with the same keys."""
+"""Signatures: tests that distinguish the files of a method from others with the same keys."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,51 +9,51 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file holds, from the view of one layout."""
+    """The content of a file as one layout sees it."""
 
-    tensors: Mapping[str, Tensor]  # of the layout's entry, by their names without DDP's prefix, in the file's order
-    entries: frozenset[str]  # names at the top of the file
+    tensors: Mapping[str, Tensor]  # of the layout's entry, by name without DDP's prefix, in the order of the file
+    entries: frozenset[str]  # names at the top level of the file
 
     def matching(self, pattern: str) -> list[str]:
-        """The tensors whose whole name matches."""
+        """Return the names of the tensors that match the pattern in full."""
         return [name for name in self.tensors if re.fullmatch(pattern, name)]
 
 
-Tell = Callable[[Contents], bool]
+Signature = Callable[[Contents], bool]
 
 
-def tensor(pattern: str) -> Tell:
-    """A tensor of such a name."""
+def tensor(pattern: str) -> Signature:
+    """The file has a tensor whose name matches."""
     return lambda contents: bool(contents.matching(pattern))
 
 
-def beside(entry: str) -> Tell:
-    """An entry of that name at the top of the file."""
+def beside(entry: str) -> Signature:
+    """The file has this entry at its top level."""
     return lambda contents: entry in contents.entries
 
 
-def only(entry: str) -> Tell:
-    """Nothing at the top of the file but that entry."""
+def only(entry: str) -> Signature:
+    """The file has only this entry at its top level."""
     return lambda contents: contents.entries == {entry}
 
 
-def queue_of(length: int) -> Tell:
-    """A queue of so many embeddings."""
+def queue_of(length: int) -> Signature:
+    """The file has a queue of this many embeddings."""
 
-    def tell(contents: Contents) -> bool:
+    def has_queue(contents: Contents) -> bool:
         queue = contents.tensors.get("queue")
         return queue is not None and queue.shape[-1:] == (length,)
 
-    return tell
+    return has_queue
 
 
 def no_classifier(contents: Contents) -> bool:
-    """Nothing but an encoder."""
+    """The file has neither a classifier nor a projection head."""
     return not contents.matching(r"(fc|linear|classifier|head|prototypes|projection_head)\..*")
 
 
 def statistics_last(contents: Contents) -> bool:
-    """All statistics of batch norm stand behind all weights, as Haiku keeps them apart."""
+    """All batch-norm statistics follow all weights, because Haiku stores them separately."""
     names = list(contents.tensors)
     statistics = [i for i, name in enumerate(names) if name.endswith(("running_mean", "running_var"))]
     weights = [i for i, name in enumerate(names) if name.endswith((".weight", ".bias"))]
@@ -61,20 +61,20 @@ def statistics_last(contents: Contents) -> bool:
 
 
 def counters_at_zero(contents: Contents) -> bool:
-    """Batch norm counted no batch: the network was never trained in PyTorch."""
+    """The batch-norm counters are 0: the network was never trained in PyTorch."""
     counters = [contents.tensors[name] for name in contents.matching(r".*num_batches_tracked")]
     return bool(counters) and not any(bool(counter.any()) for counter in counters)
 
 
 def no_counters(contents: Contents) -> bool:
-    """Batch norm has no counters of batches."""
+    """Batch norm has no batch counters."""
     return not contents.matching(r".*num_batches_tracked")
 
 
 def tensorflow_order(contents: Contents) -> bool:
-    """Filters lie in memory as TensorFlow and Haiku keep them: a converter gave them other axes, and moved nothing.
+    """The filters have the memory layout of TensorFlow and Haiku: a converter permuted their axes without copying.
 
-    PyTorch's own filters are never in that order, neither contiguous nor channels-last.
+    Filters that PyTorch created never have that layout; they are contiguous or channels-last.
     """
     filters = [t for t in contents.tensors.values() if t.ndim == 4 and min(t.shape[:2]) > 1]
     return bool(filters) and all(t.stride()[:2] == (1, t.shape[0]) for t in filters)
@@ -87,10 +87,10 @@ def small_stem(contents: Contents) -> bool:
 
 
 def never(_contents: Contents) -> bool:
-    """Nothing tells: the method has to be named."""
+    """Never matches: you have to name the method."""
     return False
 
 
 def student_and_teacher(contents: Contents) -> bool:
-    """Student and teacher, and no loss with a state."""
+    """The file has a student and a teacher, but no state of a loss."""
     return {"student", "teacher"} <= contents.entries and "dino_loss" not in contents.entries

@@ -1,4 +1,4 @@
-"""Vision transformers with a class token: numbers from shapes, and the module that they belong to.
+"""Infers a vision transformer with a class token from the shapes of its tensors, and builds it.
 
 Shapes: B images, H and W their sides, D width, N tokens, h and w patches along the sides.
 """
@@ -36,31 +36,31 @@ LARGE_HEADS = ((1152, 16), (1280, 16), (1408, 16), (1664, 16))
 
 @dataclass(frozen=True)
 class VitTraits:
-    """How a transformer computes, beyond what the shapes of its tensors say."""
+    """How a transformer computes, as far as the shapes of its tensors do not show it."""
 
     heads: tuple[tuple[int, int], ...] = LARGE_HEADS
-    """Widths and their number of attention heads, where that is not width / 64."""
+    """Pairs of width and number of attention heads for widths where that number is not width / 64."""
     dino_positions: bool = False
-    """For other sizes, positions are interpolated as DINO does (no antialiasing, a scale that is a tenth of a patch
-    larger); else as timm does (antialiased)."""
+    """Whether positions are interpolated for other image sizes as in DINO (no antialiasing, a scale that is a tenth of
+    a patch larger) or as in timm (antialiased)."""
 
 
 @dataclass(frozen=True)
 class VitArchitecture:
-    """A transformer by its numbers."""
+    """The numbers that define a transformer."""
 
     width: int
     depth: int
     heads: int
     patch: int
-    grid: int  # patches along a side of the images it was trained with
+    grid: int  # patches along a side of the training images
     hidden: int  # of the MLP
     qkv_bias: bool = True
     layer_scale: bool = False
 
     @property
     def image_size(self) -> int:
-        """Side of the images that the positions were made for."""
+        """The side of the images that the position embeddings belong to."""
         return self.grid * self.patch
 
     def __str__(self) -> str:
@@ -71,56 +71,59 @@ class VitArchitecture:
 
 
 def is_vit_key(key: str) -> bool:
-    """Whether a plain transformer has a tensor of that name."""
+    """Return whether a plain transformer has a tensor of this name."""
     return _KEY.fullmatch(key) is not None
 
 
 def vit_architecture_of(tensors: Mapping[str, Tensor], traits: VitTraits) -> VitArchitecture | str | None:
-    """The numbers of a transformer, or the reason why they cannot be read; None where too little of one is there."""
+    """Infer the numbers of a transformer, or return why that fails; None if too many tensors are missing."""
     needed = ("patch_embed.proj.weight", "pos_embed", "blocks.0.mlp.fc1.weight", "cls_token")
     if not all(name in tensors for name in needed):
         return None
     patches, positions, hidden, _ = (tensors[name].shape for name in needed)
     if len(patches) != 4 or len(positions) != 3 or len(hidden) != 2 or 0 in (*patches, *positions, *hidden):
-        return "tensors of other dimensions than a transformer's"
+        return "tensors whose dimensions are not those of a transformer"
     width, patch, grid = patches[0], patches[-1], math.isqrt(max(positions[1] - 1, 0))
     heads = dict(traits.heads).get(width, width // _HEAD_WIDTH)
     if grid < 1 or grid * grid + 1 != positions[1]:
-        return f"{positions[1]} positions, expected one for each patch of a square image and one for the class token"
+        return f"{positions[1]} positions, expected one per patch of a square image and one for the class token"
     if not heads or width % heads or (width not in dict(traits.heads) and width % _HEAD_WIDTH):
-        return f"a width of {width}, which does not say its number of attention heads"
+        return f"a width of {width}, from which the number of attention heads cannot be inferred"
     depth = 1 + max(int(key.split(".")[1]) for key in tensors if key.startswith("blocks."))
     bias, scale = (f"blocks.0.{name}" in tensors for name in ("attn.qkv.bias", "ls1.gamma"))
     if depth > len(tensors):
-        return f"block {depth - 1} without those before it"
+        return f"block {depth - 1} without the blocks before it"
     return VitArchitecture(width, depth, heads, patch, grid, hidden[0], bias, scale)
 
 
 class VisionTransformer(nn.Module):
-    """Images [B, 3, H, W] of any size to the class token [B, D] after the last norm; names of tensors are timm's."""
+    """Maps images [B, 3, H, W] of any size to the class token [B, D] after the last norm. Tensors have timm's names."""
 
     def __init__(self, numbers: VitArchitecture, traits: VitTraits) -> None:
         super().__init__()
-        norm = partial(nn.LayerNorm, eps=1e-6)  # DINO, MoCo-v3, DeiT and timm alike
+        norm = partial(nn.LayerNorm, eps=1e-6)  # as in DINO, MoCo-v3, DeiT and timm
         width, self.numbers, self.traits, self.num_features = numbers.width, numbers, traits, numbers.width
         projection = nn.Conv2d(3, width, numbers.patch, stride=numbers.patch)
         self.patch_embed = nn.Sequential(OrderedDict(proj=projection))
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
         self.pos_embed = nn.Parameter(torch.zeros(1, numbers.grid**2 + 1, width))
         how = {"qkv_bias": numbers.qkv_bias, "init_values": 1e-5 if numbers.layer_scale else None, "norm_layer": norm}
-        ratio = (numbers.hidden + 0.5) / width  # timm multiplies and cuts
+        ratio = (numbers.hidden + 0.5) / width  # timm multiplies and rounds down
         self.blocks = nn.Sequential(*(Block(width, numbers.heads, ratio, **how) for _ in range(numbers.depth)))
         self.norm = norm(width)
 
     def extra_repr(self) -> str:
-        """What no tensor shows."""
+        """Return the properties that no tensor shows, for `repr` and the hash of the network."""
         return f"{self.numbers}, dino_positions={self.traits.dino_positions}"
 
     def forward(self, images: Tensor) -> Tensor:
-        """The class token."""
+        """Return the class token."""
         if min(images.shape[2:]) < self.numbers.patch:
             height, width = images.shape[2:]
-            raise ModelError(f"an image of {width}×{height} is smaller than a patch of this encoder ({self.numbers}).")
+            raise ModelError(
+                f"an image of {width}×{height} is smaller than a patch of this encoder ({self.numbers}). Use larger "
+                "images, or a larger --size."
+            )
         patches: Tensor = self.patch_embed(images)
         tokens_BND = patches.flatten(2).transpose(1, 2)
         tokens_BND = torch.cat([self.cls_token.expand(len(images), -1, -1), tokens_BND], dim=1)
@@ -142,7 +145,7 @@ class VisionTransformer(nn.Module):
 
 
 def timm_vit(numbers: VitArchitecture) -> tuple[str, dict[str, Any]]:
-    """The name that timm has for such a network, or for a similar one, and the arguments that make it the same."""
+    """Return timm's name for this network, or for a similar one, and the arguments that make it the same."""
     name = _TIMM.get((numbers.width, numbers.depth, numbers.heads))
     options: dict[str, Any] = {}
     if name is None:
@@ -163,6 +166,6 @@ def timm_vit(numbers: VitArchitecture) -> tuple[str, dict[str, Any]]:
 
 @cache
 def expected_vit_shapes(numbers: VitArchitecture) -> dict[str, tuple[int, ...]]:
-    """The name and shape of every tensor that the transformer needs."""
+    """Return the name and shape of every tensor that the transformer needs."""
     with torch.device("meta"):
         return {name: tuple(t.shape) for name, t in VisionTransformer(numbers, VitTraits()).state_dict().items()}
