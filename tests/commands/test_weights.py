@@ -73,7 +73,7 @@ def test_a_file_as_json(cli: Cli, moco: Path) -> None:
 def test_mistakes_are_one_line(cli: Cli, moco: Path, tmp_path: Path) -> None:
     assert_one_line(cli("weights", tmp_path / "nothing.pth"), "cannot read the weights", "No such file")
     assert_one_line(cli("weights", f"swav:{moco}"), "not in the format of swav: it looks like moco-v2")
-    assert_one_line(cli("weights", f"mocov2:{moco}"), "there are no weights 'mocov2'. Did you mean 'moco-v2'?")
+    assert_one_line(cli("weights", f"mocov2:{moco}"), "'mocov2' is not a format of weights. Did you mean 'moco-v2'?")
     (tmp_path / "a.pth").write_text("hello, this is text")
     assert_one_line(cli("weights", tmp_path / "a.pth"), "is not a weights file")
     assert_one_line(cli("weights", tmp_path), "is a folder")

@@ -258,10 +258,7 @@ def split_weights(model: str | Path) -> tuple[str | None, Path]:
         return None, Path(model)
     hint = nearest(method, BY_NAME)
     if method not in BY_NAME and (hint or Path(file).expanduser().is_file()):
-        raise CheckpointError(
-            f"'{method}' is not a format of weights, so {file} cannot be read as such.{hint} `carp weights` lists all "
-            "formats."
-        )
+        raise CheckpointError(f"'{method}' is not a format of weights.{hint} `carp weights` lists all formats.")
     return (method, Path(file)) if method in BY_NAME else (None, Path(model))
 
 
