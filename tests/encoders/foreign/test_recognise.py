@@ -34,7 +34,7 @@ def test_a_missing_tensor_is_named(source: nn.Module, tmp_path: Path) -> None:
     for gone in ("layer3.0.bn2.running_mean", "layer1.1.conv2.weight", "conv1.weight", "layer4.0.downsample.0.weight"):
         lacking = {k: v for k, v in found["state_dict"].items() if k != f"module.base_encoder.{gone}"}
         message = refusal({**found, "state_dict": lacking}, tmp_path / "a.pth")
-        assert "nearest is moco-v3" in message
+        assert "nearest format is moco-v3" in message
         assert gone in message or gone == "conv1.weight"
 
 

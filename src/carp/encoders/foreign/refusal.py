@@ -34,7 +34,7 @@ def refusal(path: Path, readings: list[Candidate], likely: list[Candidate], row:
     problems += [f"it has {few(near.mismatching)}"] if near.mismatching else []
     network = near.architecture or "vision transformer"
     return CheckpointError(
-        f"{path} does not match a known format: the nearest is {near.method.name} with a {network}, but "
+        f"{path} does not match a known format: the nearest format is {near.method.name} with a {network}, but "
         f"{' and '.join(problems)}. `carp weights` lists all formats; download the file again if it is incomplete."
     )
 
