@@ -1,0 +1,34 @@
+"""The rule behind `auto`: sizes that suit the number of images."""
+
+from pydantic import BaseModel
+
+
+class Sizes(BaseModel):
+    """What the number of images decides, where a recipe says `auto`."""
+
+    epochs: int
+    batch_size: int
+    num_prototypes: int
+    block_size: int
+
+
+def sizes_for(num_images: int) -> Sizes:
+    """The rule for a user's own images.
+
+    - batch_size: the largest power of two up to an eighth of the images, from 16 to 256; all images if fewer than 16.
+    - epochs: about one million images seen in total, from 20 to 400 epochs.
+    - num_prototypes: a power of two near half the number of images, from 256 to 65,536 (the paper over-clusters).
+    - block_size: the batch size, or the power of two below it: a block's mean assignment is estimated from the batch,
+      and the larger the block, the less certain the assignments may be (docs/decisions/0005).
+    """
+    batch_size = min(256, max(16, _power_of_two(num_images // 8)), max(2, num_images))
+    return Sizes(
+        epochs=min(400, max(20, round(1_000_000 / max(num_images, 1)))),
+        batch_size=batch_size,
+        num_prototypes=min(65_536, max(256, _power_of_two(num_images // 2))),
+        block_size=_power_of_two(batch_size),
+    )
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n, 1).bit_length() - 1

@@ -1,0 +1,40 @@
+"""Settings of length and batches: how many epochs, how many images per step, and the seed that decides their order."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from carp.config.values import LARGEST_BATCH, MOST_EPOCHS, Settings
+
+
+class LengthSettings(Settings):
+    """How long a run is."""
+
+    epochs: int = Field(100, ge=1, le=MOST_EPOCHS, description="Number of times that every image is seen.")
+
+
+class BatchSettings(Settings):
+    """Which images make up a step, and how many of them are computed at once."""
+
+    batch_size: int = Field(4096, ge=2, le=LARGEST_BATCH, description="Images per optimiser step.")
+    micro_batch: int | None = Field(
+        None,
+        ge=2,
+        le=LARGEST_BATCH,
+        description="Images that pass the encoder at once; auto is as many as fit into memory.",
+    )
+    accumulate: Literal["exact", "fast"] = Field(
+        "exact",
+        description="How micro-batches are combined: exact computes the loss of the whole batch, in two passes; fast "
+        "averages the losses of the micro-batches, in one pass.",
+    )
+    seed: int = Field(0, ge=0, lt=2**63, description="Decides every random number of the run.")
+
+    @model_validator(mode="after")
+    def _no_micro_batch_of_one(self) -> Self:
+        if self.micro_batch and self.batch_size % self.micro_batch == 1:
+            raise ValueError(
+                f"micro_batch must not leave a single image of batch_size ({self.batch_size}), which batch norm cannot "
+                f"take, received {self.micro_batch}"
+            )
+        return self

@@ -1,0 +1,34 @@
+"""Settings of the machine: processes, device, threads, precision."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from carp.config.values import MOST_MINUTES, Settings
+
+
+class ProcessSettings(Settings):
+    """How the processes of one run work together."""
+
+    sync_batch_norm: bool = Field(
+        True,
+        description="Whether batch norm sees the images of all processes (torchrun); false is faster, and the result "
+        "then depends on the number of processes.",
+    )
+    timeout_minutes: float = Field(
+        30.0, gt=0, le=MOST_MINUTES, description="Minutes that a process waits for another one before the run ends."
+    )
+
+
+class DeviceSettings(Settings):
+    """Where and how tensors are computed."""
+
+    device: str = Field("auto", description="cpu, cuda, cuda:1 or mps; auto selects the fastest available device.")
+    threads: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
+        "auto",
+        description="Threads on a CPU; auto finds the best number, adapts it to the load of the machine and records "
+        "it in threads.jsonl. OMP_NUM_THREADS in the environment also fixes it.",
+    )
+    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 is faster where the processor supports it.")
+    channels_last: bool = Field(True, description="Memory layout of images; true is faster for convolutions.")
+    compile: bool = Field(False, description="Compile the student's encoder: a slow start, then possibly faster steps.")

@@ -1,0 +1,133 @@
+"""Settings of the model: encoder, projector, prototypes, and the weights of the loss."""
+
+import math
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from carp.config.image_settings import SizeSettings
+from carp.config.values import (
+    LARGEST_FACTOR,
+    LARGEST_WIDTH,
+    MOST_PROTOTYPES,
+    MOST_STEPS,
+    SMALL_IMAGE,
+    Fraction,
+    MomentumSchedule,
+    Schedule,
+    Settings,
+)
+from carp.errors import ConfigError
+
+
+class EncoderSettings(SizeSettings):
+    """All that is needed to build an encoder."""
+
+    encoder: str = Field("resnet50", description="Name of a timm model.")
+    encoder_options: dict[str, Any] = Field({}, description="Options of the timm model that describe the network.")
+    stem: Literal["auto", "encoder", "small"] = Field(
+        "auto",
+        description="First layers: encoder keeps the encoder's own, small is one 3×3 convolution without pooling "
+        f"(ResNets only), auto is small for ResNets with global_size up to {SMALL_IMAGE}.",
+    )
+    stem_stride: int = Field(
+        1, ge=1, le=4, description="Stride of the small stem; 2 is about four times cheaper than 1."
+    )
+
+
+class HeadSettings(Settings):
+    """Projector, prototypes, teacher, and the weight of the entropy term."""
+
+    projector_hidden: int = Field(2048, ge=1, le=LARGEST_WIDTH, description="Width of the projector's hidden layers.")
+    embedding: int = Field(256, ge=1, le=LARGEST_WIDTH, description="Dimensions of embeddings and prototypes.")
+    embedding_scale: float = Field(
+        1.0,
+        gt=0,
+        le=LARGEST_FACTOR,
+        description="Initial scale of the projector's last layer; training on few images starts faster with 5.",
+    )
+    embedding_length: float | None = Field(
+        None,
+        gt=0,
+        le=LARGEST_FACTOR,
+        description="Length of every embedding vector; null leaves it free, as in the paper.",
+    )
+    num_prototypes: int = Field(65_536, ge=1, le=MOST_PROTOTYPES, description="Number of prototypes.")
+    block_size: int = Field(
+        512,
+        ge=1,
+        le=MOST_PROTOTYPES,
+        description="Prototypes per block; must divide num_prototypes. If both are equal there is one block (CARL).",
+    )
+    partition: Literal["random", "fixed"] = Field(
+        "random", description="Whether the prototypes are dealt into new random blocks at every step."
+    )
+    prototypes: Literal["replicated", "sharded"] = Field(
+        "replicated",
+        description="Whether every process holds all prototypes, or its share of them (docs/scaling.md). Blocks are "
+        "then drawn inside shards, and shards exchange prototypes.",
+    )
+    prototype_shards: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_PROTOTYPES,
+        description="Number of shards; null is the number of processes that the run begins with.",
+    )
+    exchange_steps: int = Field(100, ge=1, le=MOST_STEPS, description="Steps between two exchanges among the shards.")
+    exchange_share: Fraction = Field(0.5, description="Share of its prototypes that a shard gives away at an exchange.")
+    entropy_weight: Schedule = Field(
+        (1.0, 1.0), description="Weight of kl_to_uniform; a higher weight spreads images over more prototypes."
+    )
+    teacher_momentum: MomentumSchedule = Field(
+        (0.99, 1.0), description="Share of its own weights that the teacher keeps at every step; 0 means no teacher."
+    )
+
+    @model_validator(mode="after")
+    def _blocks_and_shards_divide_the_prototypes(self) -> Self:
+        check_block_size(self.num_prototypes, self.block_size)
+        if self.num_prototypes % (self.shards * self.block_size):
+            raise ValueError(
+                f"num_prototypes must be a multiple of prototype_shards x block_size ({self.shards} x "
+                f"{self.block_size}), received {self.num_prototypes}"
+            )
+        return self
+
+    @property
+    def shards(self) -> int:
+        """Number of shards that the prototypes are dealt into; no block crosses a shard."""
+        return (self.prototype_shards or 1) if self.prototypes == "sharded" else 1
+
+    @property
+    def siamese(self) -> bool:
+        """Whether student and teacher share their weights."""
+        return self.teacher_momentum == (0.0, 0.0)
+
+
+class ModelSettings(HeadSettings, EncoderSettings):
+    """All that is needed to build student and teacher."""
+
+
+def check_block_size(num_prototypes: int, block_size: int) -> None:
+    """Raise unless blocks of `block_size` cover all prototypes, none left out."""
+    if num_prototypes < 1 or block_size < 1:
+        raise ConfigError(
+            f"num_prototypes and block_size must be at least 1, received {num_prototypes} and {block_size}."
+        )
+    if block_size > num_prototypes:
+        raise ConfigError(
+            f"block_size must be at most num_prototypes ({num_prototypes}), received {block_size}. "
+            f"block_size={num_prototypes} is a single block (CARL)."
+        )
+    if num_prototypes % block_size:
+        below, above = _nearest_divisors(num_prototypes, block_size)
+        raise ConfigError(
+            f"block_size must divide num_prototypes ({num_prototypes}), received {block_size}. "
+            f"The nearest divisors are {below} and {above}."
+        )
+
+
+def _nearest_divisors(num_prototypes: int, block_size: int) -> tuple[int, int]:
+    """Return the divisors of `num_prototypes` just below and just above `block_size`."""
+    small = [n for n in range(1, math.isqrt(num_prototypes) + 1) if num_prototypes % n == 0]
+    divisors = [*small, *(num_prototypes // n for n in small)]
+    return max(n for n in divisors if n <= block_size), min(n for n in divisors if n >= block_size)

@@ -1,0 +1,86 @@
+"""The whole configuration of a run, and what distinguishes two of them."""
+
+from typing import Any
+
+from carp.config.batch_settings import BatchSettings, LengthSettings
+from carp.config.device_settings import DeviceSettings, ProcessSettings
+from carp.config.image_settings import (
+    DataSettings,
+    DecodingSettings,
+    LoaderSettings,
+    QuarantineSettings,
+    ViewSettings,
+)
+from carp.config.model_settings import EncoderSettings, HeadSettings, ModelSettings
+from carp.config.optimiser_settings import OptimisationSettings, OptimiserSettings
+from carp.config.run_settings import RunSettings
+
+
+class Config(
+    # Combinations of parts, without fields of their own
+    LoaderSettings,
+    OptimisationSettings,
+    ModelSettings,
+    # The parts, last one first: pydantic orders fields by the reversed order of base classes
+    QuarantineSettings,
+    RunSettings,
+    DecodingSettings,
+    DeviceSettings,
+    ProcessSettings,
+    OptimiserSettings,
+    HeadSettings,
+    EncoderSettings,
+    ViewSettings,
+    DataSettings,
+    BatchSettings,
+    LengthSettings,
+):
+    """Everything that decides a run. The defaults are the paper's ImageNet settings for 100 epochs, two views."""
+
+
+# The first key of every group that `carp settings` prints, in the order of the fields.
+GROUPS = {
+    "epochs": "Length",
+    "source": "Data",
+    "global_size": "Views",
+    "encoder": "Model",
+    "optimiser": "Optimiser",
+    "sync_batch_norm": "Machine",
+    "validation": "Run",
+}
+
+# Keys that may change between a run and its continuation, because they do not change what is computed.
+FREE_KEYS = frozenset(
+    {
+        "source",
+        "root",
+        "download",
+        "device",
+        "threads",
+        "workers",
+        "timeout_minutes",
+        "max_bad_share",
+        "tensorboard",
+        "checkpoint_steps",
+        "checkpoint_minutes",
+        "keep_checkpoints",
+        "on_collapse",
+    }
+)
+
+# Keys that change no weight but the lines of metrics.jsonl, which must equal those of an uninterrupted run.
+METRICS_KEYS = frozenset({"log_steps", "health_steps", "validate_epochs"})
+
+
+def differences(ours: Config, theirs: Config) -> dict[str, str]:
+    """`theirs -> ours` for every key that changes what is computed or written."""
+    return {
+        key: f"{getattr(theirs, key)!r} -> {getattr(ours, key)!r}"
+        for key in Config.model_fields
+        if key not in FREE_KEYS and getattr(ours, key) != getattr(theirs, key)
+    }
+
+
+def decisive(config: Config) -> dict[str, Any]:
+    """The settings that change what is computed or written, as plain values for JSON."""
+    return {key: value for key, value in config.model_dump(mode="json").items() if key not in FREE_KEYS}
