@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from carp.config import resolve
+from carp.config import EncoderSettings, resolve_part
 from carp.errors import CarpError, CheckpointError
 from carp.files.regular import check_regular
 from carp.model.encoder import build_encoder
@@ -95,7 +95,7 @@ def _empty(about: About) -> nn.Module:
         "stem": about.origin.get("stem", "encoder"),
         "stem_stride": about.origin.get("stem_stride", 1),
     }
-    return build_encoder(resolve(values, num_images=0))
+    return build_encoder(resolve_part(EncoderSettings, values))
 
 
 def _compare(path: Path, expected: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from carp.config import Config
+from carp.config import ModelSettings
 from carp.model.assigner import Assigner
 from carp.model.encoder import build_encoder, num_features
 from carp.model.projector import Projector
@@ -18,7 +18,7 @@ from carp.model.projector import Projector
 class Branch(nn.Module):
     """f, g and q with one set of weights. With `shard_seeds`, it holds only that many shards of the prototypes."""
 
-    def __init__(self, config: Config, *, shard_seeds: Sequence[int] = ()) -> None:
+    def __init__(self, config: ModelSettings, *, shard_seeds: Sequence[int] = ()) -> None:
         super().__init__()
         self.encoder = build_encoder(config)
         self.projector = Projector(

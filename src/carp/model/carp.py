@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from carp.config import Config
+from carp.config import ModelSettings
 from carp.model.branch import Branch
 
 
@@ -30,7 +30,7 @@ class Carp(nn.Module):
     own batches. With `teacher_momentum: 0` the teacher *is* the student, and there is no second forward pass.
     """
 
-    def __init__(self, config: Config, *, shard_seeds: Sequence[int] = ()) -> None:
+    def __init__(self, config: ModelSettings, *, shard_seeds: Sequence[int] = ()) -> None:
         super().__init__()
         self.student = Branch(config, shard_seeds=shard_seeds)
         self.siamese = config.siamese

@@ -5,12 +5,12 @@ from typing import Any, cast
 import timm
 from torch import nn
 
-from carp.config import SMALL_IMAGE, Config
+from carp.config import SMALL_IMAGE, EncoderSettings
 from carp.errors import ModelError, nearest, received
 from carp.model.timm_options import create_timm
 
 
-def build_encoder(config: Config) -> nn.Module:
+def build_encoder(config: EncoderSettings) -> nn.Module:
     """Build the encoder f, which maps images [B, 3, H, W] to pooled features [B, F] with F = `num_features`."""
     name = config.encoder
     if not timm.is_model(name):
@@ -44,7 +44,7 @@ def num_features(encoder: nn.Module) -> int:
     return int(cast(Any, encoder).num_features)
 
 
-def _use_small_stem(encoder: nn.Module, config: Config) -> None:
+def _use_small_stem(encoder: nn.Module, config: EncoderSettings) -> None:
     """Replace a ResNet's stem with one 3×3 convolution, and remove its max-pooling."""
     resnet = cast(Any, encoder)
     width = resnet.bn1.num_features

@@ -5,7 +5,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from carp.config import Config
+from carp.config import HeadSettings
 from carp.errors import MissingExtraError
 from carp.files.atomic import replacing
 
@@ -15,7 +15,7 @@ _COLOURS = {"healthy": _GOOD, "collapsed": _BAD, "not learning": _BAD}
 _BASELINES = {"knn_raw_pixels": ("raw pixels", "--"), "knn_untrained": ("untrained encoder", ":")}
 
 
-def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> None:
+def plot_run(metrics: list[dict[str, Any]], config: HeadSettings, path: Path) -> None:
     """Draw the metrics of a run as a PNG."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional
@@ -36,7 +36,7 @@ def plot_run(metrics: list[dict[str, Any]], config: Config, path: Path) -> None:
         figure.savefig(beside, dpi=120, format="png")
 
 
-def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: Config) -> None:
+def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: HeadSettings) -> None:
     steps = [m["step"] for m in losses]
     limit = math.log(max(2, config.block_size))
     axis.plot(steps, [m["consistency"] for m in losses], color=_STUDENT, label="consistency")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from carp.compute import distributed
-from carp.config import Config
+from carp.config import OptimisationSettings
 from carp.model.assigner import Assigner
 
 
@@ -71,7 +71,7 @@ class LARS(Optimizer):
         torch._foreach_add_(params, buffers, alpha=-group["lr"])
 
 
-def build_optimiser(module: nn.Module, config: Config) -> Optimizer:
+def build_optimiser(module: nn.Module, config: OptimisationSettings) -> Optimizer:
     """The optimiser of the configuration over all trainable parameters of a module."""
     prototypes = [p for part in module.modules() if isinstance(part, Assigner) for p in part.parameters()]
     known = {id(p) for p in prototypes}

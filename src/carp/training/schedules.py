@@ -2,7 +2,7 @@
 
 import math
 
-from carp.config import Config
+from carp.config import OptimisationSettings
 
 
 def cosine(start: float, end: float, step: int, num_steps: int) -> float:
@@ -14,7 +14,7 @@ def cosine(start: float, end: float, step: int, num_steps: int) -> float:
 class Schedules:
     """All schedules of a run."""
 
-    def __init__(self, config: Config, steps_per_epoch: int) -> None:
+    def __init__(self, config: OptimisationSettings, steps_per_epoch: int) -> None:
         self._config = config
         self.num_steps = config.epochs * steps_per_epoch
         self._warmup = round(config.warmup_epochs * steps_per_epoch)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from carp.compute import distributed
-from carp.config import Config
+from carp.config import HeadSettings, OptimisationSettings
 from carp.model.carp import Carp
 from carp.model.partition import random_partition
 from carp.random import Purpose, seed_of
@@ -27,14 +27,14 @@ from carp.training.health import Health
 _PROTOTYPES = "assigner.directions_KD"
 
 
-def own_shards(config: Config) -> range:
+def own_shards(config: HeadSettings) -> range:
     """The shards that this process holds; none when all processes hold all prototypes."""
     if config.shards == 1:
         return range(0)
     return range(*distributed.share(config.shards, distributed.rank()))
 
 
-def partition_inside_shards(config: Config, step: int) -> Tensor:
+def partition_inside_shards(config: OptimisationSettings, step: int) -> Tensor:
     """The blocks of own shards, [P, N]; indices count from the first prototype that is held."""
     size = config.num_prototypes // config.shards
     blocks = []
@@ -44,7 +44,7 @@ def partition_inside_shards(config: Config, step: int) -> Tensor:
     return torch.cat(blocks)
 
 
-def exchange(model: Carp, optimiser: Optimizer, config: Config, step: int) -> None:
+def exchange(model: Carp, optimiser: Optimizer, config: OptimisationSettings, step: int) -> None:
     """After every `exchange_steps` steps, let prototypes change shards together with their teachers and moments."""
     if config.shards == 1 or config.partition == "fixed" or (step + 1) % config.exchange_steps:
         return
@@ -57,7 +57,7 @@ def exchange(model: Carp, optimiser: Optimizer, config: Config, step: int) -> No
         _move(tensor, places_M, origins_M)
 
 
-def moves(config: Config, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def moves(config: OptimisationSettings, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which rows move at a step: those at `origins_M` go to `places_M`, a function of (seed, step) alone.
 
     Every shard gives a random part of its rows to the shard some places further, and another distance next time.
@@ -89,7 +89,7 @@ def _move(rows_KD: Tensor, places_M: NDArray[np.int64], origins_M: NDArray[np.in
     rows_KD[torch.from_numpy(places_M[received] - me * held).to(rows_KD.device)] = leaving
 
 
-def all_rows(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+def all_rows(tensors: dict[str, Tensor], config: HeadSettings) -> dict[str, Tensor]:
     """Tensors for a checkpoint: the first process gets the prototypes of all, so that any number can continue."""
     if config.shards == 1 or distributed.world_size() == 1:
         return tensors
@@ -99,7 +99,7 @@ def all_rows(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
     }
 
 
-def own_rows(tensors: dict[str, Tensor], config: Config) -> dict[str, Tensor]:
+def own_rows(tensors: dict[str, Tensor], config: HeadSettings) -> dict[str, Tensor]:
     """The other way: of the prototypes of a checkpoint those that this process holds."""
     if config.shards == 1 or distributed.world_size() == 1:
         return tensors

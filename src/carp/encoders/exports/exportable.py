@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from carp._version import __version__
-from carp.config import Config
+from carp.config import EncoderSettings
 from carp.encoders.foreign import ForeignWeights, foreign_encoder
 from carp.encoders.foreign.build import OwnNormalisation
 from carp.encoders.foreign.vit import VitArchitecture, timm_vit
@@ -122,7 +122,7 @@ def _of_export(own: CarpExport) -> ExportableEncoder:
     )
 
 
-def _stem(config: Config) -> dict[str, Any]:
+def _stem(config: EncoderSettings) -> dict[str, Any]:
     """Return what `build_encoder` needs to build the stem again; timm's own stem needs nothing."""
     return {} if config.stem == "encoder" else {"stem": config.stem, "stem_stride": config.stem_stride}
 

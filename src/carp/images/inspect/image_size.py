@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from carp.config import SMALL_IMAGE, Config
+from carp.config import SMALL_IMAGE, SizeSettings
 from carp.errors import UnreadableImageError
 from carp.images.decoding.decode import size_of
 from carp.images.source import Source
@@ -11,7 +11,7 @@ _LOOKED_AT = 16
 _TOO_SMALL, _TOO_LARGE = 2, 4  # ratios of sides that deserve a word
 
 
-def advice(source: Source, config: Config) -> str | None:
+def advice(source: Source, config: SizeSettings) -> str | None:
     """A line when the images are much smaller or much larger than the views, else None."""
     sizes = sorted(_sizes(source), key=min)
     if not sizes:

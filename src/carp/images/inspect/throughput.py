@@ -5,7 +5,7 @@ import time
 from contextlib import closing
 from dataclasses import dataclass
 
-from carp.config import Config
+from carp.config import LoaderSettings
 from carp.images.loading.in_memory import hold_in_memory, is_held
 from carp.images.loading.loader import make_loader
 from carp.images.source import Source
@@ -31,7 +31,7 @@ class Throughput:
         return {workers: num_images * self.each_epoch / workers for workers in counts}
 
 
-def measure_throughput(source: Source, config: Config) -> Throughput:
+def measure_throughput(source: Source, config: LoaderSettings) -> Throughput:
     """Make views of some images for a few seconds, as training would, in this process."""
     few = at_random(source, _IMAGES, seed=0)
     small = is_held(config)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.config import SMALL_IMAGE, Config
+from carp.config import SMALL_IMAGE, SizeSettings
 from carp.errors import UnreadableImageError
 from carp.images.decoding.decode import Pixels, Stored
 from carp.images.loading.quarantine import Misses, Unreadable, nothing_to_read
@@ -43,7 +43,7 @@ def is_readable(source: ArraySource) -> NDArray[np.bool_]:
     return source.is_readable if isinstance(source, HeldSource) else np.ones(len(source), dtype=np.bool_)
 
 
-def is_held(config: Config) -> bool:
+def is_held(config: SizeSettings) -> bool:
     """Whether a run reads its images into memory first, or leaves them where they are (photographs)."""
     return config.global_size <= SMALL_IMAGE
 

@@ -33,7 +33,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from carp.compute import distributed
 from carp.compute.device import choose_device
 from carp.compute.parent import end_with
-from carp.config import Config
+from carp.config import LoaderSettings
 from carp.errors import BadImagesError, DataError, StorageError, UnreadableImageError, plain
 from carp.images.decoding.decode import pixel_limit
 from carp.images.loading.in_memory import is_held, is_readable
@@ -75,7 +75,7 @@ class Loader(Protocol):
 class SmallImageLoader:
     """Augments whole batches of images held in memory; the next one while the current one is trained on, if `ahead`."""
 
-    def __init__(self, source: ArraySource, config: Config, *, ahead: bool = False) -> None:
+    def __init__(self, source: ArraySource, config: LoaderSettings, *, ahead: bool = False) -> None:
         self._ahead = ahead
         self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
         self._is_readable = is_readable(source)
@@ -127,7 +127,7 @@ def own_parts(order: Order, first_step: int, last_step: int) -> Iterator[tuple[i
 class PhotoLoader:
     """Decodes and augments photographs in worker processes."""
 
-    def __init__(self, source: Source, config: Config, quarantine: Quarantine | None = None) -> None:
+    def __init__(self, source: Source, config: LoaderSettings, quarantine: Quarantine | None = None) -> None:
         self._order = Order.of_source(source, config)
         self.steps_per_epoch = self._order.steps_per_epoch
         self._dataset = _Photos(source, config)
@@ -240,7 +240,7 @@ def _as_it_is(rendered: Any) -> Any:
 class _Photos(Dataset[_Rendered]):
     """The views of a batch by (epoch, index), so that these are all a worker has to know."""
 
-    def __init__(self, source: Source, config: Config) -> None:
+    def __init__(self, source: Source, config: LoaderSettings) -> None:
         self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
         self._max_bad_share = config.max_bad_share
         self._max_pixels = config.max_image_pixels
@@ -275,7 +275,7 @@ def stack(views: Sequence[Tensor]) -> Tensor:
     return torch.stack([view.permute(1, 2, 0) for view in views]).permute(0, 3, 1, 2)
 
 
-def make_loader(source: Source, config: Config, quarantine: Quarantine | None = None) -> Loader:
+def make_loader(source: Source, config: LoaderSettings, quarantine: Quarantine | None = None) -> Loader:
     """The loader that suits the views' size and the source; photographs that cannot be read go into quarantine."""
     if isinstance(source, ArraySource) and is_held(config):
         # On a CPU the thread would take from the step what it gives: both use all cores

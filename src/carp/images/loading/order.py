@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.config import Config
+from carp.config import LoaderSettings
 from carp.errors import DataError
 from carp.images.source import Source
 from carp.random import Purpose, seed_of
@@ -48,7 +48,7 @@ class Order:
         self.steps_per_epoch = num_images // batch_size
 
     @classmethod
-    def of_source(cls, source: Source, config: Config) -> Self:
+    def of_source(cls, source: Source, config: LoaderSettings) -> Self:
         """The order that suits how the images of a source are stored."""
         window = min(config.shuffle_buffer, getattr(source, "window", config.shuffle_buffer))
         return cls(

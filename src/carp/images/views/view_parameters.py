@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from carp.config import Config
+from carp.config import ViewSettings
 from carp.random import Purpose, key, uniforms
 
 _CROP_ATTEMPTS = 10
@@ -59,7 +59,7 @@ class ViewParameters:
     solarise: BoolArray
 
 
-def view_kinds(config: Config) -> list[ViewKind]:
+def view_kinds(config: ViewSettings) -> list[ViewKind]:
     """One kind a view: the two global ones, then the local ones."""
     places = [0, 1] + [2] * config.local_views
     return [
