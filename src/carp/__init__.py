@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from carp.commands.evaluate import evaluate
     from carp.commands.export import Exported, export
     from carp.commands.train import train
-    from carp.encoders.load import Encoder, load
+    from carp.encoders.frozen_encoder import Encoder
+    from carp.encoders.load import load
     from carp.evaluation.result import Result
     from carp.features.store import Store
     from carp.model.loss import LossTerms, carp_loss, reference_loss
@@ -27,7 +28,7 @@ bound_spinning()
 
 _HOMES = {
     "DataCheck": "carp.commands.check_data",
-    "Encoder": "carp.encoders.load",
+    "Encoder": "carp.encoders.frozen_encoder",
     "Exported": "carp.commands.export",
     "FileCheck": "carp.commands.check_folder",
     "FolderCheck": "carp.commands.check_folder",

@@ -49,7 +49,7 @@ def test_eval_with_other_classes(cli: Cli, run: Path, labelled: Path, tmp_path: 
 def test_eval_with_more_neighbours_than_images_is_refused_before_anything_is_encoded(
     cli: Cli, run: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carp.commands.labelled.store_features", lambda *_, **__: pytest.fail("something was encoded"))
+    monkeypatch.setattr("carp.commands.labelled.take_features", lambda *_, **__: pytest.fail("something was encoded"))
     words = ["eval", "knn", run, "--data", labelled, "--baselines"]
     assert_one_line(cli(*words, "k=66"), "k = 66", "67 images", "received 66", "Lower k")
     assert_one_line(cli(*words, "k=[5,67]", "--test", labelled), "k = 67", "67 images", "received 66", "Lower k")
@@ -163,7 +163,9 @@ def test_a_second_protocol_extracts_nothing(
     run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     carp.evaluate("knn", run, labelled, out=tmp_path)
-    monkeypatch.setattr("carp.encoders.load.feature_batches", lambda *_, **__: pytest.fail("something was encoded"))
+    monkeypatch.setattr(
+        "carp.encoders.frozen_encoder.feature_batches", lambda *_, **__: pytest.fail("something was encoded")
+    )
     carp.evaluate("kmeans", run, labelled, out=tmp_path, redos=1, seeds=0)
     with pytest.raises(pytest.fail.Exception, match="something was encoded"):
         carp.evaluate("kmeans", run, labelled, branch="student", out=tmp_path, redos=1, seeds=0)

@@ -14,7 +14,7 @@ from torchvision.transforms import CenterCrop, Compose, InterpolationMode, Resiz
 import carp
 from carp.encoders.exports import ExportableEncoder
 from carp.encoders.exports.timm_folder import _crop_pct
-from carp.features.extract import evaluation_crop, usual_resize
+from carp.features.extract import default_resize, evaluation_crop
 from tests.commands.conftest import Cli, assert_one_line
 from tests.encoders.foreign.layouts import narrow, released
 
@@ -91,13 +91,15 @@ def test_an_export_takes_the_place_of_its_run(cli: Cli, run: Path, tmp_path: Pat
 def test_the_resize_rule_is_that_of_the_encoder(size: int) -> None:
     """In the file, in words and, for timm, as a share that gives the same number of pixels again."""
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
-    exportable = ExportableEncoder(module, size, usual_resize(size), "resnet18", {}, {})
+    exportable = ExportableEncoder(module, size, default_resize(size), "resnet18", {}, {})
     rule = exportable.resize_rule
-    assert rule.startswith(f"Resize({usual_resize(size)}, interpolation=BICUBIC), CenterCrop({size})")
+    assert rule.startswith(f"Resize({default_resize(size)}, interpolation=BICUBIC), CenterCrop({size})")
     pixels = np.random.default_rng(size).integers(0, 256, (301, 437, 3), dtype=np.uint8)
-    theirs = Compose([Resize(usual_resize(size), InterpolationMode.BICUBIC), CenterCrop(size)])(Image.fromarray(pixels))
+    theirs = Compose([Resize(default_resize(size), InterpolationMode.BICUBIC), CenterCrop(size)])(
+        Image.fromarray(pixels)
+    )
     np.testing.assert_array_equal(evaluation_crop(pixels, size), np.asarray(theirs))
     cfg = {**timm.create_model("resnet18").pretrained_cfg, "interpolation": "bicubic", "crop_mode": "center"}
-    cfg |= {"input_size": (3, size, size), "crop_pct": _crop_pct(size, usual_resize(size))}
+    cfg |= {"input_size": (3, size, size), "crop_pct": _crop_pct(size, default_resize(size))}
     resize = create_transform(**resolve_data_config({}, pretrained_cfg=cfg)).transforms[0]
-    assert resize.size in (usual_resize(size), (usual_resize(size),) * 2)
+    assert resize.size in (default_resize(size), (default_resize(size),) * 2)

@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch import nn
 
+from carp.encoders.frozen_encoder import Encoder
 from carp.encoders.layers import NamedLayer, weights_hash
-from carp.encoders.load import Encoder
 from carp.errors import ConfigError, DataError, ModelError
 from carp.features import part_file
 from carp.features.extract import evaluation_crop, extract

@@ -7,14 +7,18 @@ import typer
 
 from carp.cli import completion, options
 from carp.cli.app import app
+from carp.cli.model_options import with_model_options
 from carp.cli.output import say, say_text
 from carp.cli.protocol_help import EvalCommand
 from carp.errors import ConfigError
+from carp.features.feature_options import FeatureOptions
 
 
 @app.command("eval", cls=EvalCommand, context_settings=options.WITH_SETTINGS)
+@with_model_options
 def _eval(
     context: typer.Context,
+    features: FeatureOptions,
     protocol: Annotated[
         str,
         typer.Argument(
@@ -54,10 +58,6 @@ def _eval(
     ] = None,
     branch: options.Branches = None,
     baselines: Annotated[bool, typer.Option("--baselines", help="Also raw pixels and the untrained encoder.")] = False,
-    layer: options.Layer = "encoder",
-    size: options.Size = None,
-    resize: options.Resize = None,
-    precision: options.Precision = "fp32",
     cached: Annotated[
         bool, typer.Option("--cached", help="linear: on stored features, without random crops; minutes, not hours.")
     ] = False,
@@ -70,9 +70,6 @@ def _eval(
             help="Folder for results and features. Default: the run; of weights, a folder of their name here."
         ),
     ] = None,
-    root: options.Root = None,
-    download: options.Download = False,
-    device: options.Device = "auto",
     predictions: Annotated[
         Path | None,
         typer.Option(help="A .csv or .parquet file for one row per test image; also predictions=FILE."),
@@ -90,14 +87,7 @@ def _eval(
     overrides |= {key: value for key, value in (("queries", queries), ("truth", truth)) if value is not None}
     if not data:
         raise ConfigError("--data is missing: give labelled images, e.g. --data LABELLED_FOLDER.")
-    making = {
-        "layer": layer,
-        "size": size,
-        "resize": resize,
-        "precision": precision,
-        "root": root,
-        "download": download,
-    }
+    making = features.model_dump(exclude={"batch_size", "device"})
     from carp.commands.protocols import check_options
 
     check_options(protocol, cached=cached, test=test, features={**making, "baselines": baselines})
@@ -107,7 +97,7 @@ def _eval(
         out = Path()
     from carp.commands.evaluate import evaluate_branches
     from carp.commands.labelled import home_of
-    from carp.encoders.load import is_weights
+    from carp.encoders.model_argument import is_weights
     from carp.report.tables.summary import print_results
 
     if baselines and model is not None and is_weights(model):
@@ -122,9 +112,8 @@ def _eval(
         cached=cached,
         predictions=predictions,
         out=out,
-        device=device,
+        features=features,
         quiet=False,
-        **making,
         **overrides,
     )
     if options.is_first_process():

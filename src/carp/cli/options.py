@@ -25,17 +25,6 @@ Branches = Annotated[
     list[str] | None,
     typer.Option("--branch", help="Encoder of a run: teacher, student, untrained, raw pixels; may be repeated."),
 ]
-Layer = Annotated[str, typer.Option(help="Which output: encoder (pooled), projector, or a layer such as layer3.")]
-Size = Annotated[int | None, typer.Option(min=1, help="Side of the images in pixels. Default: that of training.")]
-Resize = Annotated[
-    int | None,
-    typer.Option(min=1, help="Shorter side before the centre is cut. Default: 8/7 of --size; --size up to 64."),
-]
-Precision = Annotated[
-    str, typer.Option(help="Of the encoder: fp32 or bf16.", autocompletion=completion.one_of("fp32", "bf16"))
-]
-Root = Annotated[Path | None, typer.Option(help="Folder of torchvision's data sets.")]
-Download = Annotated[bool, typer.Option("--download", help="Let torchvision fetch what is missing.")]
 Device = Annotated[
     str, typer.Option(help="auto, cpu, cuda or mps.", autocompletion=completion.one_of("auto", "cpu", "cuda", "mps"))
 ]

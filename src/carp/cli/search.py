@@ -8,28 +8,29 @@ import typer
 
 from carp.cli import completion, options
 from carp.cli.app import app
+from carp.cli.model_options import with_model_options
 from carp.cli.output import say
+from carp.features.feature_options import FeatureOptions
 
 
 @app.command("embed")
+@with_model_options
 def _embed(
     model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
     data: Annotated[str, typer.Option(help="Images of any kind (docs/data.md), labelled or not.")],
     out: Annotated[Path, typer.Option(help="Folder for the features; the same command again continues there.")],
+    features: FeatureOptions,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
-    layer: options.Layer = "encoder",
-    size: options.Size = None,
-    resize: options.Resize = None,
-    precision: options.Precision = "fp32",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
     format: Annotated[
-        str, typer.Option("--format", help="npy; parquet and csv write one file more into the folder.")
+        str,
+        typer.Option(
+            "--format",
+            help="npy; parquet and csv write one more file into the folder.",
+            autocompletion=completion.one_of("npy", "parquet", "csv"),
+        ),
     ] = "npy",
-    root: options.Root = None,
-    download: options.Download = False,
-    device: options.Device = "auto",
 ) -> None:
-    """Turn images into features and keep them: vectors, labels, paths, and what made them."""
+    """Extract the features of images and store them with labels, paths and their origin."""
     options.check_model(model)
     options.check_data(data)
     from carp.commands.embed import embed
@@ -39,16 +40,9 @@ def _embed(
         data,
         out,
         branch=branch,
-        layer=layer,
-        size=size,
-        resize=resize,
-        precision=precision,  # type: ignore[arg-type]  # checked there
-        batch_size=batch_size,
-        format=format,  # type: ignore[arg-type]
-        root=root,
-        download=download,
-        device=device,
+        format=format,  # type: ignore[arg-type]  # checked there
         quiet=False,
+        **features.model_dump(),
     )
     if options.is_first_process():
         say(f"features: {out}   {len(store.features):,} images × {store.features.shape[1]}")
@@ -100,8 +94,10 @@ def _search(
 
 
 @app.command("duplicates")
+@with_model_options
 def _duplicates(
     data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
+    extraction: FeatureOptions,
     model: Annotated[
         str | None, typer.Option(help="Run folder, or weights: FILE or METHOD:FILE; none with stored --features.")
     ] = None,
@@ -114,15 +110,11 @@ def _duplicates(
     features: Annotated[
         Path | None, typer.Option(help="Folder of `carp embed` for the same images. Default: features in --out.")
     ] = None,
-    size: options.Size = None,
-    resize: options.Resize = None,
-    precision: options.Precision = "fp32",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at a time.")] = 256,
+    branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     remove_list: Annotated[
         Path | None,
-        typer.Option(help="Also list the files that would go, in a .txt, .nul (for xargs -0) or .csv file."),
+        typer.Option(help="Also list the files to remove, in a .txt, .nul (for xargs -0) or .csv file."),
     ] = None,
-    device: options.Device = "auto",
 ) -> None:
     """Group the near-copies among images, for a person to look at. Nothing is deleted."""
     options.check_model(model)
@@ -135,13 +127,10 @@ def _duplicates(
         out=out,
         threshold=threshold,
         features=features,
-        size=size,
-        resize=resize,
-        precision=precision,  # type: ignore[arg-type]  # checked there
-        batch_size=batch_size,
-        device=device,
+        branch=branch,
         remove_list=remove_list,
         quiet=False,
+        **extraction.model_dump(),
     )
     print_copies(found)
     if remove_list is not None:

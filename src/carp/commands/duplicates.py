@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.commands.labelled import FEATURES
 from carp.commands.pictures import StoredImages, places_of
-from carp.commands.stored import open_images, store_features
 from carp.console.progress import Display
-from carp.encoders.load import load
+from carp.encoders.load import load_encoder
+from carp.encoders.take_features import open_images, take_features
 from carp.errors import ConfigError, DataError, UnreadableImageError
-from carp.features.extract import Precision
+from carp.features.feature_options import ENCODER, FeatureOptions, Precision
 from carp.features.store import Store, is_store, open_store
 from carp.files.atomic import write_atomic
 from carp.files.outputs import check_output_folder
@@ -27,6 +26,7 @@ from carp.similarity.near_copies import Copies, find_copies
 from carp.similarity.original import Evidence, original
 
 PAGE, LIST = "duplicates.html", "duplicates.json"
+FEATURES = "features"  # sub-folder
 
 
 def duplicates(
@@ -36,10 +36,14 @@ def duplicates(
     out: str | Path = "duplicates",
     threshold: float | str = "auto",
     features: str | Path | None = None,
+    branch: str = "teacher",
+    layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
     precision: Precision = "fp32",
     batch_size: int = 256,
+    root: str | Path | None = None,
+    download: bool = False,
     device: str = "auto",
     remove_list: str | Path | None = None,
     quiet: bool = True,
@@ -48,18 +52,35 @@ def duplicates(
 
     Args:
         data: Images of any kind (docs/data.md).
-        model: A run folder, or weights: FILE or METHOD:FILE; not needed where `features` are stored.
-        out: Folder for duplicates.html, duplicates.json, and the features unless they are elsewhere.
-        threshold: Least similarity of copies, from 0 to 1; `auto` chooses it from the images (docs/search.md).
-        features: Folder of the features of these images; filled if there are none yet.
-        size: Side of the images in pixels; that of training if None.
-        resize: What their shorter side is scaled to before the centre is cut.
+        model: A run folder, or weights: FILE or METHOD:FILE. None if `features` are stored already.
+        out: Folder for duplicates.html, duplicates.json, and the features unless `features` is given.
+        threshold: Minimum similarity of copies, from 0 to 1; `auto` chooses it from the images (docs/search.md).
+        features: Folder of the features of these images; they are extracted into it if it has none yet.
+        branch: Encoder of a run: `teacher` or `student`.
+        layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
+        size: Side of the images in pixels. None is the size used for training.
+        resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
         precision: `bf16` is faster where the processor supports it.
-        batch_size: Images at a time.
-        device: Where to run the encoder.
-        remove_list: A .txt, .nul or .csv file for the files that would go if one of every group stayed.
+        batch_size: Images per batch.
+        root: Folder of torchvision's data sets.
+        download: Let torchvision download missing data sets.
+        device: Where to run the encoder: `auto`, `cpu`, `cuda` or `mps`.
+        remove_list: A .txt, .nul or .csv file that lists the files to remove if one image of every group is kept.
         quiet: Show no progress.
+
+    Returns:
+        The groups, the most certain first, and the threshold that was used.
     """
+    options = FeatureOptions(
+        layer=layer,
+        size=size,
+        resize=resize,
+        precision=precision,
+        batch_size=batch_size,
+        root=root,
+        download=download,
+        device=device,
+    )
     if remove_list is not None:
         check_remove_list(Path(remove_list))
     least, folder = _threshold(threshold), Path(out)
@@ -69,12 +90,12 @@ def duplicates(
         raise ConfigError("--model is missing: give a run folder or weights, or stored --features of these images.")
     display = Display(quiet=quiet)
     if model is None:
-        source = open_source(data)
+        source = open_source(data, root=root, download=download)
         store = _opened(stored, source)
     else:
-        source = open_images(data, model, display, root=None, download=False)
-        encoder = load(model, size=size, resize=resize, device=device)
-        store = store_features(encoder, source, stored, display, precision=precision, batch_size=batch_size)
+        source = open_images(data, model, options, display)
+        encoder = load_encoder(model, branch, options)
+        store = take_features(encoder, source, stored, options, display)
     with display.counting("comparing bytes", len(store.features)) as progress:
         firsts = first_identical(source, store.image_of_row(), progress)
     with display.counting("comparing features", len(store.features)) as progress:

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,40 +14,18 @@ from carp.commands.result_files import write_result
 from carp.compute import distributed
 from carp.compute.device import choose_device
 from carp.console.progress import Display
-from carp.encoders.layers import ENCODER
-from carp.encoders.load import is_weights, load
+from carp.encoders.load import load_encoder
+from carp.encoders.model_argument import is_weights
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
 from carp.evaluation.knn import check_neighbours
 from carp.evaluation.linear.over_crops import linear_on_images
 from carp.evaluation.protocols import check_settings
 from carp.evaluation.result import Result
-from carp.features.extract import Precision
+from carp.features.feature_options import ENCODER, FeatureOptions, Precision
 from carp.features.store import Store
 from carp.files.outputs import check_output_folder
 from carp.images.source import Openable
 from carp.runs.run_folder import versions
-
-
-@dataclass(frozen=True)
-class Making:
-    """How features are made of images, and where they are kept; see `evaluate`."""
-
-    layer: str = ENCODER
-    size: int | None = None
-    resize: int | None = None
-    precision: Precision = "fp32"
-    out: str | Path | None = None
-    root: str | Path | None = None
-    download: bool = False
-    device: str = "auto"
-
-    def inputs(self, model: str | Path | None, branch: str, display: Display) -> Inputs:
-        """Those of an encoder, which is loaded, or of stored features."""
-        encoder = None
-        distributed.start(choose_device(self.device))
-        if model is not None:
-            encoder = load(model, branch, layer=self.layer, size=self.size, resize=self.resize, device=self.device)
-        return Inputs(encoder, model, self.out, self.precision, self.root, self.download, display)
 
 
 def evaluate(
@@ -61,6 +39,7 @@ def evaluate(
     size: int | None = None,
     resize: int | None = None,
     precision: Precision = "fp32",
+    batch_size: int = 256,
     cached: bool = False,
     out: str | Path | None = None,
     root: str | Path | None = None,
@@ -90,6 +69,7 @@ def evaluate(
         resize: What their shorter side is scaled to before the centre is cut; if None 8/7 of `size`, and `size` itself
             where that is at most 64.
         precision: Of the encoder, `fp32` or `bf16`.
+        batch_size: Images per batch of the encoder.
         cached: Train linear classifiers on stored features, not on random crops of the images: minutes, not hours.
         out: Folder for `features` and `results`; the run if None, or for weights a folder of their name, here.
         root: Folder of torchvision's data sets.
@@ -104,13 +84,22 @@ def evaluate(
         Named values, what made them, and what lies behind them. Images that cannot be read are left out, with a
         warning.
     """
-    making = Making(layer, size, resize, precision, out, root, download, device)
-    settings = _checked(protocol, making, test, settings, cached=cached)
+    options = FeatureOptions(
+        layer=layer,
+        size=size,
+        resize=resize,
+        precision=precision,
+        batch_size=batch_size,
+        root=root,
+        download=download,
+        device=device,
+    )
+    settings = _checked(protocol, options, test, settings, cached=cached)
     check_output_folder(home_of(model, out))
     wanted = None if predictions is None else Predictions(check_predictions(predictions, protocol))
     if find_protocol(protocol).takes == "boxes":
-        return _on_boxes(model, data, test, branch, making, settings, quiet=quiet)
-    inputs = making.inputs(model, branch, Display(quiet=quiet or distributed.rank() > 0))
+        return _on_boxes(model, data, test, branch, options, out, settings, quiet=quiet)
+    inputs = _inputs(model, branch, options, out, Display(quiet=quiet or distributed.rank() > 0))
     result = _evaluate(protocol, inputs, data, test, settings, cached=cached, predictions=wanted)
     if wanted is not None and distributed.is_first():
         wanted.write()
@@ -126,6 +115,8 @@ def evaluate_branches(
     test: Openable | None = None,
     cached: bool = False,
     predictions: str | Path | None = None,
+    out: str | Path | None = None,
+    features: FeatureOptions | None = None,
     quiet: bool = True,
     **options: Any,
 ) -> tuple[list[Result], list[str]]:
@@ -140,8 +131,10 @@ def evaluate_branches(
         test: Labelled images to test on.
         cached: As in `evaluate`.
         predictions: As in `evaluate`; one file for all encoders.
+        out: As in `evaluate`.
+        features: How features are extracted; the defaults if None.
         quiet: Show no progress.
-        **options: Those of `Making`, and the settings of the protocol.
+        **options: The settings of the protocol.
 
     Returns:
         The results, and notes: what was chosen, what is empty, which protocols the data do not allow or need an extra
@@ -151,19 +144,19 @@ def evaluate_branches(
     wanted = None if predictions is None else Predictions(check_predictions(predictions, protocol))
     if model is None or is_weights(model):
         branches = ("teacher",)
-    making = Making(**{f.name: options.pop(f.name) for f in fields(Making) if f.name in options})
+    features = features or FeatureOptions()
     check_setting_names(protocol, options)
     names = OF_ALL if protocol == ALL else (protocol,)
-    settings = {name: _checked(name, making, test, options, cached=cached and protocol != ALL) for name in names}
-    check_output_folder(home_of(model, making.out))
+    settings = {name: _checked(name, features, test, options, cached=cached and protocol != ALL) for name in names}
+    check_output_folder(home_of(model, out))
     display = Display(quiet=quiet or distributed.rank() > 0)  # of all, so that nothing is told twice
     results, refusals = list[Result](), dict[str, CarpError]()
     cached = cached or protocol == ALL
     for branch in branches:
         if find_protocol(names[0]).takes == "boxes":
-            results.append(_on_boxes(model, data, test, branch, making, options, quiet=quiet))
+            results.append(_on_boxes(model, data, test, branch, features, out, options, quiet=quiet))
             continue
-        inputs = making.inputs(model, branch, display)
+        inputs = _inputs(model, branch, features, out, display)
         for name in names:
             try:
                 results.append(_evaluate(name, inputs, data, test, settings[name], cached=cached, predictions=wanted))
@@ -178,16 +171,25 @@ def evaluate_branches(
     if wanted is not None and distributed.is_first():
         wanted.write()
     if distributed.is_first():  # it was kept to continue, if interrupted
-        shutil.rmtree(home_of(model, making.out) / LINEAR, ignore_errors=True)
+        shutil.rmtree(home_of(model, out) / LINEAR, ignore_errors=True)
     return results, list(dict.fromkeys([*refusals, *(note for r in results for note in notes_on(r, options))]))
 
 
+def _inputs(
+    model: str | Path | None, branch: str, options: FeatureOptions, out: str | Path | None, display: Display
+) -> Inputs:
+    """Those of an encoder, which is loaded, or of stored features."""
+    distributed.start(choose_device(options.device))
+    encoder = None if model is None else load_encoder(model, branch, options)
+    return Inputs(encoder, model, out, options, display)
+
+
 def _checked(
-    protocol: str, making: Making, test: object, settings: Mapping[str, Any], *, cached: bool
+    protocol: str, options: FeatureOptions, test: object, settings: Mapping[str, Any], *, cached: bool
 ) -> dict[str, Any]:
     """The settings of a protocol, before anything is loaded."""
     found = find_protocol(protocol)
-    features = {key: value for key, value in asdict(making).items() if key not in ("out", "device")}
+    features = {key: value for key, value in options.model_dump().items() if key not in ("batch_size", "device")}
     check_options(protocol, cached=cached, test=test, features=features)
     return dict(settings) if found.takes == "boxes" else check_settings(protocol, found.load(), settings)
 
@@ -197,7 +199,8 @@ def _on_boxes(
     data: Openable | Store,
     test: Openable | Store | None,
     branch: str,
-    making: Making,
+    options: FeatureOptions,
+    out: str | Path | None,
     settings: dict[str, Any],
     *,
     quiet: bool,
@@ -211,8 +214,8 @@ def _on_boxes(
         model,
         cast(Openable, data),
         branch=branch,
-        out=making.out,
-        device=making.device,
+        out=out,
+        device=options.device,
         quiet=quiet,
         **settings,
     )

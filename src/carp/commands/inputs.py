@@ -11,10 +11,8 @@ from carp.config.recipe import read_recipe
 from carp.console.progress import Display
 from carp.images.source import Openable, Source, notes_on, open_source
 from carp.runs.checkpoint import list_checkpoints
-from carp.runs.run_folder import open_run
+from carp.runs.run_folder import INDEX, open_run
 from carp.training.micro_batch import choose_micro_batch
-
-INDEX = "index"  # in the run folder: what is known of the images, so that they need not be found again
 
 
 def open_data(

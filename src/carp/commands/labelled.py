@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.commands.stored import open_images, store_features
 from carp.console.progress import Display
-from carp.encoders.load import Encoder, is_weights, split_weights
+from carp.encoders.frozen_encoder import Encoder
+from carp.encoders.model_argument import is_weights, split_weights
+from carp.encoders.take_features import open_images, take_features
 from carp.errors import ConfigError, DataError
 from carp.evaluation.inputs import Features, Labels
 from carp.evaluation.linear.choice import choose_held_out
-from carp.features.extract import Precision
+from carp.features.feature_options import FeatureOptions
 from carp.features.store import Origin, Store, is_store, open_store, transform_differences
 from carp.images.source import Openable, Source, single_labels, unlabelled
 from carp.images.sources.named_sets import counterpart
@@ -88,9 +89,7 @@ class Inputs:
     encoder: Encoder | None
     model: str | Path | None
     out: str | Path | None
-    precision: Precision
-    root: str | Path | None
-    download: bool
+    options: FeatureOptions
     display: Display
 
     @property
@@ -123,7 +122,7 @@ class Inputs:
         """Open images, labelled or not."""
         if self.model is None:
             raise ConfigError(f"{data} holds no stored features: give a run folder too, or a folder of `carp embed`.")
-        return open_images(data, self.model, self.display, root=self.root, download=self.download)
+        return open_images(data, self.model, self.options, self.display)
 
     def take_both(self, protocol: str, data: Opened, test: Opened | None) -> tuple[Labelled, Labelled]:
         """Features of both parts; without a test part there are three ways to do without (docs/protocols.md)."""
@@ -151,9 +150,9 @@ class Inputs:
             assert self.encoder is not None
             assert self.model is not None
             # Of now: a run that was moved has another name than when its features were extracted
-            origin = self.encoder.origin(data, self.precision)
+            origin = self.encoder.origin(data, self.options.precision)
             folder = self.folder / FEATURES / origin.key()[:16]
-            store = store_features(self.encoder, data, folder, self.display, precision=self.precision)
+            store = take_features(self.encoder, data, folder, self.options, self.display)
         return Labelled(
             features=store.features,
             labels=store.labels,
@@ -175,7 +174,7 @@ class Inputs:
             "indices": train.images,
             "size": self.encoder.size,
             "device": self.encoder.device,
-            "precision": self.precision,
+            "precision": self.options.precision,
             "weights_hash": f"{self.encoder.hash} {self.encoder.layer}",
             "state": self.folder / LINEAR,
         }

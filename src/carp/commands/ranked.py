@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from carp.commands.labelled import FEATURES, Inputs
-from carp.encoders.load import Encoder
+from carp.encoders.frozen_encoder import Encoder
 from carp.errors import ConfigError, DataError
 from carp.evaluation.inputs import Features
 from carp.evaluation.ranked.copies import DEPTH, SIDE, copy_detection, read_copies

@@ -10,7 +10,9 @@ from PIL import Image
 
 from carp.commands.pictures import StoredImages, places_of
 from carp.console.progress import Display
-from carp.encoders.load import Encoder, load, split_weights
+from carp.encoders.frozen_encoder import Encoder
+from carp.encoders.load import load
+from carp.encoders.model_argument import split_weights
 from carp.errors import CarpWarning, CheckpointError, ConfigError, DataError, UnreadableImageError
 from carp.features.extract import Features, extract
 from carp.features.store import Store, is_store, open_store

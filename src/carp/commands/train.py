@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from carp.commands.inputs import INDEX, join_processes, open_data, open_more
+from carp.commands.inputs import join_processes, open_data, open_more
 from carp.compute import distributed
 from carp.compute.device import choose_device
 from carp.config import FREE_KEYS, Config
@@ -26,7 +26,7 @@ from carp.images.loading.quarantine import Misses, Quarantine
 from carp.images.source import Openable, Source, keep_index
 from carp.report.plots import plot_run
 from carp.runs.checkpoint import list_checkpoints
-from carp.runs.run_folder import Run, locked, open_run, prepare_run
+from carp.runs.run_folder import INDEX, Run, locked, open_run, prepare_run
 from carp.runs.run_log import read_metrics
 from carp.runs.run_threads import NAME as THREADS
 from carp.training.display import TrainingDisplay

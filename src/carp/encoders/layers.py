@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from carp.errors import ModelError, nearest
-
-ENCODER, PROJECTOR = "encoder", "projector"
+from carp.features.feature_options import ENCODER, PROJECTOR
 
 
 class NamedLayer(nn.Module):

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from carp.compute.threads import TunedThreads
 from carp.config import SMALL_IMAGE
 from carp.errors import UnreadableImageError
+from carp.features.feature_options import Precision
 from carp.images.decoding.decode import Pixels
 from carp.images.loading.in_memory import HeldSource
 from carp.images.loading.loader import normalise, one_ahead
@@ -25,7 +25,6 @@ from carp.images.source import ArraySource, Source, read
 from carp.images.views.centre_crop import resize_and_crop
 
 Features = NDArray[np.float32]
-Precision = Literal["fp32", "bf16"]
 Progress = Callable[[int, int], None]  # called with (done, all)
 RAW_PIXELS_SIDE = 32  # of the largest images whose pixels serve as features
 _RESIZE = 256 / 224  # photographs: scale the shorter side to 8/7 of the crop, cut the centre
@@ -149,14 +148,14 @@ def _collect(
     return Extracted(features, np.array(indices, dtype=np.int64), unreadable, source.name)
 
 
-def usual_resize(size: int) -> int:
+def default_resize(size: int) -> int:
     """What the shorter side is scaled to before the centre is cut: encoders of small images see all of it."""
     return size if size <= SMALL_IMAGE else round(size * _RESIZE)
 
 
 def evaluation_crop(pixels: Pixels, size: int, resize: int | None = None) -> Pixels:
     """What the encoder sees of an image at evaluation: the shorter side scaled to `resize`, the centre cut."""
-    return resize_and_crop(pixels, usual_resize(size) if resize is None else resize, size)
+    return resize_and_crop(pixels, default_resize(size) if resize is None else resize, size)
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class _Batch:
 
 def _batches(source: Source, size: int, batch_size: int, resize: int | None = None) -> Iterator[_Batch]:
     starts = range(0, len(source), batch_size)
-    as_it_is = size == (usual_resize(size) if resize is None else resize)
+    as_it_is = size == (default_resize(size) if resize is None else resize)
     if isinstance(source, ArraySource) and source.images.shape[1:3] == (size, size) and as_it_is:
         bad = source.unreadable if isinstance(source, HeldSource) else {}
         for start in starts:

@@ -32,6 +32,7 @@ from carp.files.regular import read_text
 from carp.images.source import Source
 from carp.runs.checkpoint import Checkpoint, list_checkpoints, load_newest
 
+INDEX = "index"  # sub-folder: where the images are
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic")
 
 

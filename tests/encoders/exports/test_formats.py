@@ -23,7 +23,7 @@ from carp.config import resolve
 from carp.encoders.exports import BY_NAME, FORMATS, ExportableEncoder, write_verified
 from carp.encoders.exports.timm_folder import _crop_pct
 from carp.errors import CheckpointError, ModelError
-from carp.features.extract import usual_resize
+from carp.features.extract import default_resize
 from carp.images.views.centre_crop import resize_and_crop
 from carp.model.encoder import build_encoder
 from tests.encoders.exports.detectron2_like import ResNet18
@@ -98,7 +98,7 @@ def test_timm_loads_the_folder_by_its_path(plain: ExportableEncoder, tmp_path: P
 
 def test_timm_makes_the_resize_of_its_share_again() -> None:
     for size in range(1, 513):
-        for resize in (size, usual_resize(size), size + 1, size + 63):
+        for resize in (size, default_resize(size), size + 1, size + 63):
             assert math.floor(size / _crop_pct(size, resize)) == resize
 
 

@@ -13,10 +13,11 @@ from carp.encoders.foreign import ForeignWeights, foreign_encoder
 from carp.encoders.foreign.build import OwnNormalisation
 from carp.encoders.foreign.vit import VitArchitecture, timm_vit
 from carp.encoders.layers import tensors_hash, weights_hash
-from carp.encoders.load import is_weights, load, split_weights
+from carp.encoders.load import load
+from carp.encoders.model_argument import is_weights, split_weights
 from carp.encoders.read_export import CarpExport, build_own, read_own, without_reading
 from carp.errors import CheckpointError
-from carp.features.extract import usual_resize
+from carp.features.extract import default_resize
 from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
 from carp.model.encoder import num_features
 from carp.runs.run_folder import open_run
@@ -134,7 +135,7 @@ def _of_weights(module: nn.Module, weights: ForeignWeights) -> ExportableEncoder
     origin = {"file": weights.path.name, "sha256": weights.sha256, "method": row.name, "weights": weights_hash(module)}
     if isinstance(found, VitArchitecture):
         size, (architecture, options) = weights.size, timm_vit(found)
-        resize = usual_resize(size)
+        resize = default_resize(size)
         return ExportableEncoder(inner, size, resize, architecture, options, origin, row.mean, row.std, any_size=False)
     name = _TIMM_NAMES.get((found.bottleneck, found.depths))
     options = {} if name else {"layers": list(found.depths)}
@@ -146,4 +147,6 @@ def _of_weights(module: nn.Module, weights: ForeignWeights) -> ExportableEncoder
         options["base_width"] = found.base_width
     other = "resnet50" if found.bottleneck else "resnet18"  # with `layers`
     architecture = str(found) if row.traits.cifar else name or other
-    return ExportableEncoder(inner, row.size, usual_resize(row.size), architecture, options, origin, row.mean, row.std)
+    return ExportableEncoder(
+        inner, row.size, default_resize(row.size), architecture, options, origin, row.mean, row.std
+    )

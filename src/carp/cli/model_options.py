@@ -1,0 +1,76 @@
+"""Options of the command line from a settings model: one option per field, with its description as help.
+
+    @app.command("embed")
+    @with_model_options
+    def _embed(model: ..., features: FeatureOptions) -> None: ...
+
+gives `carp embed` the options --layer, --size, … and calls the function with a checked `FeatureOptions`.
+"""
+
+import inspect
+import types
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from carp.cli.completion import one_of
+
+
+def with_model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace every parameter of a command that is a settings model by one option per field."""
+    signature = inspect.signature(command, eval_str=True)
+    models = {name: p.annotation for name, p in signature.parameters.items() if _is_model(p.annotation)}
+    parameters = list[inspect.Parameter]()
+    for name, parameter in signature.parameters.items():
+        if name in models:
+            parameters += [option_of(key, field) for key, field in models[name].model_fields.items()]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, model in models.items():
+            given[name] = model(**{key: given.pop(key) for key in model.model_fields})
+        command(**given)
+
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def option_of(key: str, field: FieldInfo) -> inspect.Parameter:
+    """One field as a parameter that Typer turns into an option; the model checks its value."""
+    kind, options = _kind(field.annotation), dict[str, Any]()
+    extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    suggested: Any = extra.get("suggest") or _choices(field.annotation)
+    if suggested:
+        options["autocompletion"] = one_of(*suggested)
+    if kind in (int, float):
+        options["min"] = next((item.ge for item in field.metadata if hasattr(item, "ge")), None)
+    names = [f"--{key.replace('_', '-')}"] if kind is bool else []  # without --no-…
+    option = typer.Option(*names, help=field.description, **options)
+    annotation: Any = Annotated[kind | None if field.default is None else kind, option]
+    return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=annotation)
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _choices(annotation: Any) -> tuple[str, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _kind(annotation: Any) -> Any:
+    """What Typer reads the text of an option as."""
+    if get_origin(annotation) is Literal:
+        return str
+    if isinstance(annotation, types.UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not types.NoneType]
+        return Path if Path in kinds else kinds[0]
+    return annotation

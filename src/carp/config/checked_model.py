@@ -1,0 +1,31 @@
+"""Settings that are checked when they are made: the base of every settings model but the configuration of a run."""
+
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+
+from carp.errors import ConfigError, nearest, received
+
+
+class CheckedModel(BaseModel):
+    """A frozen model whose mistakes are a `ConfigError` that names the key, the value received and what is accepted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _as_config_error(cls, values: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(values)
+        except ValidationError as error:
+            raise ConfigError(_describe(error, list(cls.model_fields))) from None
+
+
+def _describe(error: ValidationError, known: list[str]) -> str:
+    """The first problem in one line."""
+    wrong = error.errors()[0]
+    key, value = str(wrong["loc"][0]) if wrong["loc"] else "", wrong["input"]
+    if wrong["type"] == "extra_forbidden":
+        return f"there is no setting '{key}'.{nearest(key, known)} Settings: {', '.join(known)}."
+    message = wrong["msg"].replace("Input should be", "must be").replace("Value error, ", "")
+    return f"{key} {message}, received {received(value)}." if key else f"{message}."

@@ -1,0 +1,145 @@
+"""A frozen encoder, ready for use: the network, the images that it takes, and where its weights are from."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from carp.config import MAX_IMAGE_PIXELS
+from carp.encoders.given_images import GivenImages, ImageLike
+from carp.encoders.layers import weights_hash
+from carp.errors import CarpWarning, ConfigError
+from carp.features.extract import Features, Progress, default_resize, extract, feature_batches
+from carp.features.feature_options import ENCODER, Precision
+from carp.features.filling import fill_store
+from carp.features.store import Origin, Store
+from carp.images.source import ArraySource, Source, is_collection, open_source
+from carp.images.sources.map_style import MapStyle
+from carp.images.views.centre_crop import TRANSFORM
+
+
+class Encoder:
+    """A frozen network that maps images to features, with its image size and its origin."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        size: int,
+        device: torch.device,
+        name: str = "",
+        branch: str = "",
+        layer: str = ENCODER,
+        epochs: int | None = None,
+        resize: int | None = None,
+        path: str = "",
+        max_pixels: int = MAX_IMAGE_PIXELS,
+    ) -> None:
+        self.module, self.size, self.device = module.eval().to(device), size, device
+        self.resize = default_resize(size) if resize is None else resize
+        if not 1 <= self.size <= self.resize:
+            raise ConfigError(
+                f"images are resized to {self.resize} pixels (resize) and then cropped to {self.size} (size). size "
+                "must be at least 1, and resize at least size."
+            )
+        self.name, self.branch, self.layer, self.epochs = name, branch, layer, epochs
+        self.path = path  # from which it can be loaded again
+        self.max_pixels = max_pixels  # of a stored image; larger images count as unreadable
+
+    def __repr__(self) -> str:
+        features = getattr(self.module, "num_features", "?")
+        return f"Encoder({type(self.module).__name__}, {features} features, {self.size} px, {self.device})"
+
+    @cached_property
+    def hash(self) -> str:
+        """A hash of the weights and of the network."""
+        return weights_hash(self.module)
+
+    def description(self) -> dict[str, Any]:
+        """Return the description that results and stored features record."""
+        known = {"name": self.name, "hash": self.hash, "branch": self.branch, "layer": self.layer}
+        return known | ({} if self.epochs is None else {"epochs": self.epochs})
+
+    def store(
+        self,
+        source: Source,
+        folder: Path,
+        *,
+        precision: Precision = "fp32",
+        batch_size: int = 256,
+        progress: Progress = lambda _done, _all: None,
+    ) -> Store:
+        """Return the features of a source, extracted into a folder or found there."""
+        origin = self.origin(source, precision)
+        if self.path:  # lets other commands embed more images; it is not part of the origin's hash
+            origin = replace(origin, model=origin.model | {"path": self.path})
+        encode = partial(
+            feature_batches,
+            self.module,
+            size=self.size,
+            device=self.device,
+            batch_size=batch_size,
+            precision=precision,
+            resize=self.resize,
+        )
+        return fill_store(folder, origin, source, encode, batch_size=batch_size, progress=progress)
+
+    def origin(self, source: Source, precision: Precision = "fp32") -> Origin:
+        """Return the origin of the features of a source: model, transform and data."""
+        if precision not in get_args(Precision):
+            raise ConfigError(f"precision must be {' or '.join(get_args(Precision))}, received '{precision}'.")
+        return Origin(
+            model=self.description(),
+            transform={"size": self.size, "resize": self.resize, "precision": precision, "transform": TRANSFORM},
+            data={"name": source.name, "fingerprint": source.fingerprint, "images": len(source)},
+        )
+
+    def embed(
+        self,
+        images: ImageLike | Sequence[ImageLike] | MapStyle,
+        *,
+        batch_size: int = 256,
+        precision: Precision = "fp32",
+    ) -> Features:
+        """Return pooled features [N, F] as float32.
+
+        Args:
+            images: A folder or any other data that `carp train` takes, an image file, a PIL image, an array [H, W, 3]
+                or [N, H, W, 3] of bytes, a list of image files, PIL images or arrays [H, W, 3], or a data set.
+            batch_size: Images at a time.
+            precision: `bf16` is faster if the processor supports it.
+
+        An unreadable image in a folder is left out with a warning; an unreadable image that you named is an error.
+        """
+        source: Source
+        by_name = False
+        if isinstance(images, str | Path) and (not Path(images).is_file() or is_collection(Path(images))):
+            source = open_source(images)
+        elif isinstance(images, np.ndarray) and images.ndim == 4:
+            source = ArraySource(images)
+        elif isinstance(images, str | Path | Image.Image | np.ndarray):
+            by_name, source = True, GivenImages([images])
+        elif isinstance(images, list | tuple):
+            by_name, source = True, GivenImages(images)
+        else:
+            source = open_source(images)  # a data set; anything else is an error
+        found = extract(
+            self.module,
+            source,
+            size=self.size,
+            device=self.device,
+            batch_size=batch_size,
+            strict=by_name,
+            precision=precision,
+            resize=self.resize,
+        )
+        if note := found.note():
+            warnings.warn(note, CarpWarning, stacklevel=2)
+        return found.features

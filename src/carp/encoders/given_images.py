@@ -1,0 +1,50 @@
+"""Images that a caller passes one by one (files, PIL images or arrays), as a source."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from carp.errors import DataError, UnreadableImageError
+from carp.images.decoding.decode import Pixels, Stored, read_file
+
+ImageLike = str | Path | Image.Image | Pixels
+
+
+class GivenImages:
+    """A source of the images of a list."""
+
+    name, fingerprint, labels, classes = "images", "", None, ()
+
+    def __init__(self, images: Sequence[ImageLike]) -> None:
+        if not images:
+            raise DataError("there is nothing to embed: received an empty list. Give at least one image.")
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def fetch(self, index: int) -> Stored:
+        """The bytes of a file, or the pixels of an image."""
+        image = self._images[index]
+        if isinstance(image, str | Path):
+            return read_file(Path(image))
+        if isinstance(image, Image.Image):
+            try:
+                return np.array(image.convert("RGB"))  # it may not be decoded yet
+            except (OSError, ValueError) as error:
+                raise UnreadableImageError(self.place(index), " ".join(str(error).split())) from error
+        return _checked(image)
+
+    def place(self, index: int) -> str:
+        """The path of a file; the number of any other image."""
+        image = self._images[index]
+        return str(image) if isinstance(image, str | Path) else f"number {index}"
+
+
+def _checked(pixels: NDArray[np.uint8]) -> Pixels:
+    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3:
+        raise DataError(f"an image array must be uint8 [H, W, 3], received {pixels.dtype} {list(pixels.shape)}.")
+    return pixels

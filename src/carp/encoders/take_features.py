@@ -1,0 +1,50 @@
+"""The features of images for a command: found on disk, or extracted with a progress bar."""
+
+import warnings
+from pathlib import Path
+
+from carp.compute import distributed
+from carp.console.progress import Display
+from carp.encoders.frozen_encoder import Encoder
+from carp.errors import CarpWarning
+from carp.features.extract import left_out
+from carp.features.feature_options import FeatureOptions
+from carp.features.store import Store
+from carp.images.decoding.decode import pixel_limit
+from carp.images.source import Openable, Source, notes_on, open_source
+from carp.runs.run_folder import INDEX, is_run, open_run
+
+
+def open_images(data: Openable, model: str | Path, options: FeatureOptions, display: Display) -> Source:
+    """Open images; a run lends its `root` and its cached index, but never its permission to download."""
+    root, index = options.root, None
+    if is_run(model):
+        root, index = root or open_run(model).config.root, Path(model) / INDEX
+    with display.counting("finding images", None) as progress:
+        source = open_source(data, root=root, download=options.download, index=index, progress=progress)
+    for note in notes_on(source):
+        display.warn_once(note)
+    return source
+
+
+def take_features(encoder: Encoder, source: Source, folder: Path, options: FeatureOptions, display: Display) -> Store:
+    """Open the features of a source in a folder, or extract them there; warn about images that cannot be read.
+
+    Args:
+        encoder: Loaded with the same options.
+        source: The images.
+        folder: The feature store. An interrupted extraction continues there.
+        options: Of these, `precision` and `batch_size`.
+        display: Shows the progress.
+    """
+    what = ", ".join(part for part in (encoder.branch, source.name) if part)
+    with pixel_limit(encoder.max_pixels), display.counting(what, len(source)) as progress:
+        store = encoder.store(
+            source, folder, precision=options.precision, batch_size=options.batch_size, progress=progress
+        )
+    if note := left_out(store.unreadable, len(store.features), source.name):
+        if not display.console.quiet:
+            display.warn_once(note)
+        elif distributed.rank() == 0:
+            warnings.warn(note, CarpWarning, stacklevel=4)
+    return store
