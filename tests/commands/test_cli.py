@@ -205,7 +205,7 @@ def test_help_answers_at_once_and_without_torch() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "carp.cli" in imported
-    assert not {"torch", "timm", "torchvision", "pydantic"} & imported
+    assert not {"torch", "timm", "torchvision"} & imported
 
 
 def test_help_of_a_protocol_lists_its_settings_without_torch(cli: Cli) -> None:

@@ -100,7 +100,7 @@ def test_eval_with_bad_settings(cli: Cli, run: Path, labelled: Path) -> None:
     assert_one_line(cli(*words, "--basline"), "no option '--basline'", "Did you mean '--baselines'?")
     assert_one_line(cli(*words, "--branch", "techer"), "Did you mean 'teacher'?")
     assert_one_line(cli(*words, "--layer", "layer9"), "no layer 'layer9'", "layer1")
-    assert_one_line(cli(*words, "--precision", "half"), "precision must be fp32 or bf16", "'half'")
+    assert_one_line(cli(*words, "--precision", "half"), "precision", "fp32", "bf16", "'half'")
     assert_one_line(cli("eval", "knn", run), "--data is missing")
     assert_one_line(cli("eval", "knn", "k=5", "--data", labelled), "no stored features", "run folder")
     assert_one_line(cli("eval", "all", run, "k=5", "--data", labelled), "'all' takes no settings")
@@ -197,10 +197,8 @@ def test_all_loads_every_encoder_once(
     run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = []
-    load = evaluate_module.load
-    monkeypatch.setattr(
-        evaluate_module, "load", lambda *words, **named: loaded.append(words[1]) or load(*words, **named)
-    )
+    load = evaluate_module.load_encoder
+    monkeypatch.setattr(evaluate_module, "load_encoder", lambda *words: loaded.append(words[1]) or load(*words))
     evaluate_module.evaluate_branches("all", run, labelled, out=tmp_path)
     assert loaded == ["student", "teacher"]
 

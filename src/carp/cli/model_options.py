@@ -22,15 +22,12 @@ from carp.cli.completion import one_of
 
 
 def with_model_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace every parameter of a command that is a settings model by one option per field."""
+    """Replace every parameter of a command that is a settings model by one option per field, after the others."""
     signature = inspect.signature(command, eval_str=True)
     models = {name: p.annotation for name, p in signature.parameters.items() if _is_model(p.annotation)}
-    parameters = list[inspect.Parameter]()
-    for name, parameter in signature.parameters.items():
-        if name in models:
-            parameters += [option_of(key, field) for key, field in models[name].model_fields.items()]
-        else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    others = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in signature.parameters.values()]
+    parameters = [parameter for parameter in others if parameter.name not in models]
+    parameters += [option_of(key, field) for model in models.values() for key, field in model.model_fields.items()]
 
     @wraps(command)
     def run(**given: Any) -> None:
