@@ -55,7 +55,8 @@ def sent(gpus: int, prototypes: int, weights: int, *, sharded: bool) -> tuple[fl
 
 def main() -> None:
     """Print the table."""
-    print("| K | GPUs | prototypes | GB a GPU | of it weights and moments | of it head | TFLOP encoder | TFLOP head |")
+    memory_columns = "GB per GPU | of which weights and optimiser state | of which head"
+    print(f"| K | GPUs | prototypes | {memory_columns} | TFLOP encoder | TFLOP head |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     rows = []
     for prototypes in PROTOTYPES:

@@ -1,7 +1,7 @@
-"""Random numbers that are a function of where they are used, not of what was drawn before.
+"""Random numbers that depend on where they are used, not on what was drawn before.
 
 A stream is a hash (SplitMix64's finaliser, applied once per coordinate) of integer coordinates such as
-(seed, purpose, epoch, index, view). Nothing has to be saved to continue a run, and the number of workers cannot
+(seed, purpose, epoch, index, view). No random state has to be saved to resume a run, and the number of workers cannot
 change a sample.
 """
 
@@ -17,7 +17,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 @unique
 class Purpose(IntEnum):
-    """What a stream is for: streams of different purposes are independent. Numbers are never used again."""
+    """The purpose of a stream; streams of different purposes are independent. Numbers are never reused."""
 
     WEIGHTS = 1
     ORDER = 2
@@ -27,13 +27,13 @@ class Purpose(IntEnum):
     BANK = 6
     SUBSTITUTE = 7
     FEW_SHOT = 8  # which images of a class are drawn
-    HELD_OUT = 9  # which images choose a member of a grid
+    HELD_OUT = 9  # which images select a classifier of a grid
     GRID_ORDER = 10
     GRID_WEIGHTS = 11
     EXCHANGE = 13  # which prototypes move from one shard to another
     GRID_CROP = 12  # the random crops that linear classifiers train on
     ATTACK = 20
-    DETECTION = 30  # order, scales and flips of images, new layers, samples of boxes
+    DETECTION = 30  # order, scales and flips of images, initial weights of new layers, samples of boxes
 
 
 def key(*coordinates: ArrayLike) -> NDArray[np.uint64]:
@@ -46,12 +46,12 @@ def key(*coordinates: ArrayLike) -> NDArray[np.uint64]:
 
 
 def seed_of(*coordinates: int) -> int:
-    """A seed for `torch.Generator.manual_seed` from integer coordinates."""
+    """Return a seed for `torch.Generator.manual_seed` from integer coordinates."""
     return int(key(*coordinates)) >> 1
 
 
 def uniforms(keys: NDArray[np.uint64], count: int) -> NDArray[np.float64]:
-    """`count` numbers in [0, 1) for every key: shape keys.shape + (count,)."""
+    """Return `count` numbers in [0, 1) for every key, with shape keys.shape + (count,)."""
     with np.errstate(over="ignore"):
         counters = np.arange(1, count + 1, dtype=np.uint64) * _GOLDEN
         bits = _mix(keys[..., None] + counters)

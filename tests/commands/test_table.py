@@ -178,7 +178,7 @@ def test_the_newest_of_two_results_is_shown_with_a_note(cli: Cli, two: list[Path
         assert code == 0
         assert "| a (teacher) | **95.0** |" in out
         assert err.count("\n") == 1
-        assert f"90.0 in {two[0]} and 95.0 in {newer}; the newest" in err
+        assert f"90.0 in {two[0]} and 95.0 in {newer}; the latter is newer" in err
 
 
 def test_files_without_a_date_go_by_their_time(cli: Cli, tmp_path: Path) -> None:

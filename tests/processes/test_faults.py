@@ -33,7 +33,7 @@ def test_a_full_disk_of_the_first_process_stops_all_and_is_told_once(folder: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "told"),
-    [("DataError", "an error of one process"), ("killed", "lost another one, which was killed")],
+    [("DataError", "an error of one process"), ("killed", "lost another process, which was killed")],
 )
 def test_an_error_of_one_process_is_told_once(folder: Path, tmp_path: Path, error: str, told: str) -> None:
     out = tmp_path / "run"

@@ -73,7 +73,7 @@ def test_the_newest_of_two_results_wins_whatever_their_order() -> None:
         rows, cells, notes = join(sources)
         assert cells == {(rows[0], K20): Value(60.0)}
         assert len(notes) == 1
-        assert "50.0 in old.json and 60.0 in new.json; the newest" in notes[0]
+        assert "50.0 in old.json and 60.0 in new.json; the latter is newer" in notes[0]
     assert not join([old, at("copy.json", result(0.5), "2026-01-03")])[2], "the same number twice is no news"
 
 
@@ -97,7 +97,7 @@ def test_results_on_other_images_are_told() -> None:
     same = [at("x", on("birds/test", "a")), at("y", on("birds/test", "b"))]
     assert not join(same)[2]
     (note,) = join([*same, at("z", on("birds/few", "c"))])[2]
-    assert "knn on birds: these results were not measured on the same images" in note
+    assert "knn on birds: these results are not comparable" in note
 
 
 def test_many_results_that_do_not_compare_are_a_few_notes() -> None:
@@ -123,7 +123,7 @@ def test_results_of_one_pair_of_files_are_one_note() -> None:
     assert len(notes) == 4
     assert notes[0] == (
         "two results for knn cifar10 top1_k20 of m0 (teacher) and 3 more of its values: 50.0 in old0 and 60.0 in new0; "
-        "the newest, which is the latter, is shown."
+        "the latter is newer and is shown."
     )
     assert notes[-1] == "2 more pairs of files have two results for one value; the newest is shown."
 

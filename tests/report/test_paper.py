@@ -104,5 +104,5 @@ def test_columns_are_sorted_as_in_the_paper(name: str) -> None:
 
 
 def test_a_misspelt_layout() -> None:
-    with pytest.raises(ConfigError, match=r"'kmean'\. Did you mean 'kmeans'\? Layouts: knn, knn-full"):
+    with pytest.raises(ConfigError, match=r"'kmean' is not a layout\. Did you mean 'kmeans'\? Layouts: knn, knn-full"):
         layout("kmean")

@@ -47,7 +47,7 @@ def run(ctrl_c: CtrlC) -> None:
         if name == "Abort":
             _interrupted(ctrl_c)
         if not hasattr(error, "format_message"):
-            if not _first_to_tell(1)[0]:
+            if not _first_to_fail(1)[0]:
                 sys.exit(1)
             raise
         if name == "NoArgsIsHelpError":
@@ -79,7 +79,7 @@ def _show_warning(
 
 
 def _interrupted(ctrl_c: CtrlC) -> NoReturn:
-    first, code = _first_to_tell(INTERRUPTED)
+    first, code = _first_to_fail(INTERRUPTED)
     if first:
         ctrl_c.speak(interrupted_line())
     sys.exit(code)
@@ -95,16 +95,16 @@ def _usage(error: Any) -> str:
 
 
 def _end(words: str, code: int) -> NoReturn:
-    first, code = _first_to_tell(code)
+    first, code = _first_to_fail(code)
     if first:
         sys.stderr.write(f"carp: {one_line(words)}\n")
     sys.exit(code)
 
 
-def _first_to_tell(code: int) -> tuple[bool, int]:
+def _first_to_fail(code: int) -> tuple[bool, int]:
     """Of the processes of torchrun only the first that fails speaks; all end with its exit code."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return True, code
     from carp.compute import distributed
 
-    return distributed.first_to_tell(code)
+    return distributed.first_to_fail(code)

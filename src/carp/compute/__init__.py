@@ -1,1 +1,1 @@
-"""Where the work runs: devices, threads, processes."""
+"""The hardware that a task uses: devices, threads and processes."""

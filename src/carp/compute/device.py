@@ -1,4 +1,4 @@
-"""Which device to use, and how much memory it has left."""
+"""Chooses the device, and reports how much memory it has left."""
 
 import os
 from pathlib import Path
@@ -9,9 +9,9 @@ from carp.errors import ConfigError, received
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` is CUDA, then MPS, then the CPU; anything else is a torch device that must exist here."""
+    """Return a torch device that exists on this machine; `auto` is CUDA if available, then MPS, then the CPU."""
     if name in {"auto", "cuda"} and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
-        name = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"  # torchrun: a process a GPU
+        name = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"  # torchrun: one GPU per process
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -21,7 +21,7 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ConfigError(_unusable(name)) from error
     if device.type == "meta":
-        raise ConfigError(_unusable(name, " (it computes nothing)"))
+        raise ConfigError(_unusable(name, " (it does not compute)"))
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -31,33 +31,33 @@ def choose_device(name: str) -> torch.device:
 
 def _unusable(name: str, reason: str = "") -> str:
     return (
-        f"device {received(name)} cannot be used here{reason}, only {', '.join(_devices())}; a GPU is called 'cuda' "
-        "(Nvidia, AMD) or 'mps' (Apple). device=auto takes the fastest."
+        f"device {received(name)} cannot be used on this machine{reason}. Use {', '.join(_devices())}, or device=auto "
+        "for the fastest; a GPU is called 'cuda' (Nvidia, AMD) or 'mps' (Apple)."
     )
 
 
 def _devices() -> list[str]:
-    """The devices of this machine that torch can use."""
+    """Return the devices of this machine that torch can use."""
     gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     return [*gpus, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether a device computes in double precision; Apple's GPUs do not."""
+    """Return whether a device supports double precision; Apple's GPUs do not."""
     return device.type != "mps"
 
 
 def available_memory(device: torch.device) -> int:
-    """Bytes that a process may still take on a device, as far as the system tells."""
+    """Return the bytes that a process can still allocate on a device, as reported by the system."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
     free = _system_memory()
-    try:  # inside a container the limit is the container's
+    try:  # in a container, the limit is that of the container
         limit, used = ((Path("/sys/fs/cgroup") / f"memory.{name}").read_text() for name in ("max", "current"))
         free = min(free, int(limit) - int(used))
-    except (OSError, ValueError):  # no such file, or "max": unlimited
+    except (OSError, ValueError):  # there is no such file, or its content is "max", unlimited
         pass
     return max(0, free)
 
@@ -66,5 +66,5 @@ def _system_memory() -> int:
     try:
         words = Path("/proc/meminfo").read_text().split()
         return 1024 * int(words[words.index("MemAvailable:") + 1])
-    except (OSError, ValueError):  # not Linux: half of all memory is a careful guess
+    except (OSError, ValueError):  # not Linux: half of the memory is a cautious guess
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

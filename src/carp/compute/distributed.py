@@ -1,7 +1,7 @@
-"""The processes that share a task under torchrun; for one process alone every call is cheap and does nothing.
+"""The processes that share a task under torchrun; with a single process, every call is cheap and does nothing.
 
-Only this file knows torch.distributed. A process that waits in vain for another one gets a `ProcessError`; of several
-processes that end with an error the first one tells it (`first_to_tell`).
+Only this module uses torch.distributed. A process that loses another one, or waits for it too long, gets a
+`ProcessError`. If several processes fail, only the first one prints its error (`first_to_fail`).
 """
 
 import atexit
@@ -27,64 +27,64 @@ from torch.distributed.rendezvous import rendezvous
 from carp.compute.parent import follow_launcher
 from carp.errors import ProcessError
 
-_PATIENCE = timedelta(hours=12)  # of a task without a time-out: one process may wait for the slowest part of another
-_SECONDS_TO_MEET = 600.0  # from the start of the first process to that of the last
-_SECONDS_TO_END = 120  # after a signal: a step and a checkpoint; then torchrun kills what is left
+_PATIENCE = timedelta(hours=12)  # for tasks without a timeout setting: one process may wait for long work of another
+_SECONDS_TO_MEET = 600.0  # between the start of the first process and that of the last
+_SECONDS_TO_END = 120  # after a signal, for a step and a checkpoint; then torchrun kills the remaining processes
 _groups = count()
-_BUCKET_BYTES = 2**25  # tensors travel together in parcels of about this size
+_BUCKET_BYTES = 2**25  # tensors are sent together in buckets of about this size
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Return the index of this process, from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
 def world_size() -> int:
-    """How many processes share the task."""
+    """Return the number of processes that share the task."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def processes_here() -> int:
-    """How many of them share this machine."""
+    """Return the number of processes of the task on this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes and speaks."""
+    """Return whether this is the first process, the one that writes files and prints."""
     return rank() == 0
 
 
 def start(device: torch.device, *, timeout: timedelta = _PATIENCE) -> None:
-    """Join the other processes; from here on a process that is not heard of for `timeout` ends the task."""
+    """Join the other processes; from now on, the task fails if a process does not respond for `timeout`."""
     if world_size() == 1 or dist.is_initialized():
         return
     follow_launcher()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    store = PrefixStore(f"group {next(_groups)}", _store())  # a second group must not find the first one's marks
+    store = PrefixStore(f"group {next(_groups)}", _store())  # a second group must not see the keys of the first
     with _explained():
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
-    atexit.register(stop)  # its threads must not outlive the interpreter: now and then that aborts the process
+    atexit.register(stop)  # threads that outlive the interpreter occasionally abort the process
 
 
 def launch(words: Sequence[str], *, processes: int) -> int:
-    """Run a program in several processes of this machine with torchrun; the exit code of the first that fails, or 0.
+    """Run a program in several processes on this machine with torchrun.
 
-    Raises if it was killed.
+    Returns 0, or the exit code of the first process that failed; raises a `ProcessError` if that process was killed.
     """
     from torch.distributed import run as torchrun  # noqa: PLC0415 - slow, and only the launcher needs it
     from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
 
-    logging.disable()  # torchrun's report of every failure and signal; this process does nothing else
+    logging.disable()  # silences torchrun's reports of failures and signals; this process does nothing else
     options = ["--standalone", f"--nproc-per-node={processes}", f"--shutdown-timeout={_SECONDS_TO_END}"]
     try:
         torchrun.run(torchrun.parse_args([*options, *words]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         process, failure = error.get_first_failure()
-        if failure.exitcode < 0:  # it could not tell by itself
+        if failure.exitcode < 0:  # a killed process cannot print its own error
             raise ProcessError(
-                f"process {process} of {processes} was ended by {signal.Signals(-failure.exitcode).name}, by hand or "
-                "because the memory was full. The same command continues the run."
+                f"process {process} of {processes} was killed by {signal.Signals(-failure.exitcode).name}, manually or "
+                "because the system ran out of memory. The same command resumes the run."
             ) from None
         return failure.exitcode
     except SignalException as error:
@@ -93,36 +93,36 @@ def launch(words: Sequence[str], *, processes: int) -> int:
 
 
 def stop() -> None:
-    """Take leave of the other processes."""
+    """Leave the group of processes."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def barrier() -> None:
-    """Wait until every process is here."""
+    """Wait until every process has reached this call."""
     if world_size() == 1:
         return
     with _together():
-        dist.all_reduce(torch.zeros(1))  # unlike a barrier of NCCL it needs no device
+        dist.all_reduce(torch.zeros(1))  # unlike NCCL's barrier, this needs no device
 
 
 def share(number: int, of_rank: int) -> tuple[int, int]:
-    """First and last of `number` consecutive things that are one process's, as even as possible."""
+    """Return the start and end of one process's share of `number` consecutive items; shares are as even as possible."""
     return number * of_rank // world_size(), number * (of_rank + 1) // world_size()
 
 
 def own_share(number: int) -> slice:
-    """Those of `number` consecutive things that are this process's."""
+    """Return the slice of `number` consecutive items that belongs to this process."""
     return slice(*share(number, rank()))
 
 
 def largest_share(number: int) -> int:
-    """How many of `number` things the process with most of them has."""
+    """Return the size of the largest share of `number` items."""
     return -(-number // world_size())
 
 
 def all_reduce_sum(tensors: Sequence[Tensor]) -> None:
-    """Replace every tensor by its sum over all processes; small ones travel together."""
+    """Replace every tensor by its sum over all processes; small tensors are sent together."""
     if world_size() == 1:
         return
     with _together():
@@ -137,7 +137,7 @@ def all_reduce_sum(tensors: Sequence[Tensor]) -> None:
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Neighbours of one type and device, until a bucket is full."""
+    """Group consecutive tensors of the same type and device into buckets."""
     bucket, size = list[Tensor](), 0
     for tensor in tensors:
         nbytes = tensor.numel() * tensor.element_size()
@@ -152,7 +152,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def all_reduce_max(numbers: Sequence[int]) -> list[int]:
-    """The largest of every number over all processes."""
+    """Return the maximum of every number over all processes."""
     if world_size() == 1:
         return list(numbers)
     all_numbers = torch.tensor(numbers, dtype=torch.int64)
@@ -162,7 +162,7 @@ def all_reduce_max(numbers: Sequence[int]) -> list[int]:
 
 
 def all_gather_rows(rows: Tensor) -> Tensor:
-    """The rows of all processes, those of the first one first; each may have another number of them."""
+    """Return the rows of all processes in the order of the processes; their numbers of rows may differ."""
     if world_size() == 1:
         return rows
     counts = _counts(len(rows))
@@ -174,8 +174,11 @@ def all_gather_rows(rows: Tensor) -> Tensor:
     return torch.cat([part[:own] for part, own in zip(torch.split(joined, len(padded)), counts, strict=True)])
 
 
-def join_rows_at_first(rows: Tensor) -> Tensor:
-    """The rows of all processes, which must have the same number of them, in the first process; elsewhere own rows."""
+def gather_rows(rows: Tensor) -> Tensor:
+    """Return the rows of all processes on the first process, and a process's own rows on the others.
+
+    All processes must have the same number of rows.
+    """
     if world_size() == 1:
         return rows
     joined = rows.new_empty(world_size(), *rows.shape) if is_first() else None
@@ -185,7 +188,7 @@ def join_rows_at_first(rows: Tensor) -> Tensor:
 
 
 def reduce_scatter_rows(rows: Tensor, own: int) -> Tensor:
-    """The sum over all processes of the rows that all processes hold; every process gets the sum of its `own` rows."""
+    """Sum rows over all processes; every process receives the sums of its `own` rows."""
     if world_size() == 1:
         return rows
     parts = exchange_rows(rows, _counts(own), [own] * world_size())  # gloo's reduce_scatter would send twice as much
@@ -193,7 +196,7 @@ def reduce_scatter_rows(rows: Tensor, own: int) -> Tensor:
 
 
 def exchange_rows(rows: Tensor, to_send: Sequence[int], to_receive: Sequence[int]) -> Tensor:
-    """Send the first `to_send[0]` rows to process 0, the next to process 1, …; return what the others sent."""
+    """Send the first `to_send[0]` rows to process 0, the next to process 1, and so on; return the received rows."""
     received = rows.new_empty(sum(to_receive), *rows.shape[1:])
     with _together():
         dist.all_to_all_single(received, rows.contiguous(), list(to_receive), list(to_send))
@@ -201,7 +204,7 @@ def exchange_rows(rows: Tensor, to_send: Sequence[int], to_receive: Sequence[int
 
 
 def gather(value: Any) -> list[Any]:
-    """What every process has to say, in their order; travels as JSON, and costs next to nothing when all say None."""
+    """Return the value of every process, in order; values are sent as JSON, and it is cheap if all values are None."""
     if world_size() == 1:
         return [value]
     text = b"" if value is None else json.dumps(value).encode()
@@ -221,34 +224,34 @@ def _counts(own: int) -> list[int]:
     return [int(number) for number in counts]
 
 
-def first_to_tell(exit_code: int) -> tuple[bool, int]:
-    """Whether no other process has ended with an error, and the exit code of the first that did.
+def first_to_fail(exit_code: int) -> tuple[bool, int]:
+    """Return whether this process is the first to fail, and the exit code of the first that did.
 
-    The others wait for a process that failed, and fail in turn: only the first one's error is the cause.
+    After one process fails, the others wait for it and then fail too; only the first error is the cause.
     """
     if world_size() == 1:
         return True, exit_code
     mine = f"{rank()} {exit_code}"
     try:
-        told = _store().compare_set("told", "", mine).decode()
+        first = _store().compare_set("first to fail", "", mine).decode()
     except (ProcessError, RuntimeError, ValueError):  # the process that keeps the store is gone
         return True, exit_code
-    return told == mine, int(told.split()[1])
+    return first == mine, int(first.split()[1])
 
 
 @cache
 def _store() -> Any:
-    """Where processes find each other; under torchrun its agent keeps it, and so it outlives them."""
+    """Return the store through which processes find each other; torchrun's agent keeps it, so it outlives them."""
     with _explained():
         store, _, _ = next(iter(rendezvous("env://", rank(), world_size())))
         return PrefixStore(_agree_on_name(store), store)
 
 
 def _agree_on_name(store: Any) -> str:
-    """A name that no processes before these had: after a restart the store still holds what those wrote.
+    """Agree on a name that is new to the store: after a restart, it still contains the keys of the previous processes.
 
-    The first process makes a name up. Another one answers with a word of its own under the name that it finds, and only
-    when that word is confirmed it knows that the name is not an old one.
+    The first process chooses a random name. Every other process answers with a random word under the name that it
+    finds; once the first process confirms that word, the name is known not to be an old one.
     """
     end = time.monotonic() + _SECONDS_TO_MEET
     word = uuid.uuid4().hex
@@ -280,7 +283,7 @@ def _wait_for(condition: Callable[[], bool], end: float) -> None:
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Something that all processes do at once; joins them if that was not done."""
+    """Run a collective operation; joins the other processes first if necessary."""
     start(torch.device("cpu"))
     with _explained():
         yield
@@ -288,19 +291,19 @@ def _together() -> Iterator[None]:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Turn the errors of a process that waits in vain into one line."""
+    """Turn torch's errors about lost or hanging processes into a `ProcessError`."""
     try:
         yield
     except RuntimeError as error:
         words = str(error).lower()
         if "timed out" in words or "timeout" in words:
             raise ProcessError(
-                f"process {rank()} of {world_size()} waited in vain for another one, which hangs or is too slow "
-                "(timeout_minutes). The checkpoints are intact; the same command continues the run."
+                f"process {rank()} of {world_size()} timed out waiting for another process, which hangs or is too slow "
+                "(timeout_minutes). The checkpoints are intact; the same command resumes the run."
             ) from error
         if any(word in words for word in ("connection", "peer", "socket", "broken pipe", "remote process")):
             raise ProcessError(
-                f"process {rank()} of {world_size()} lost another one, which was killed or is out of reach. The "
-                "checkpoints are intact; the same command continues the run."
+                f"process {rank()} of {world_size()} lost another process, which was killed or is unreachable. The "
+                "checkpoints are intact; the same command resumes the run."
             ) from error
         raise

@@ -1,11 +1,11 @@
-"""A process that ends with the one that started it, however that ends.
+"""Lets a process end together with the process that started it, even if that one is killed.
 
-SIGKILL, or a system out of memory, leaves a process no time to end its children. So the children watch: on Linux the
-kernel does it for them (`PR_SET_PDEATHSIG`), or a thread waits for the end of the parent (a file descriptor of the
-process where the system has one, else a look at the parent's number twice a second).
+A process that is killed by SIGKILL or by the out-of-memory killer cannot end its children, so the children watch their
+parent. On Linux the kernel does this (`PR_SET_PDEATHSIG`). Otherwise a thread waits for the end of the parent, through
+a pidfd if the system has them, or by checking the parent's process id twice a second.
 
-They end by SIGKILL, too: everything that a run writes survives that, and a process that waits for others in vain would
-not heed anything gentler.
+The children end by SIGKILL too: everything that a run writes survives it, and a process that is blocked in a collective
+operation would not react to another signal.
 """
 
 import ctypes
@@ -16,9 +16,9 @@ import sys
 import threading
 import time
 
-LAUNCHER = "CARP_LAUNCHER"  # environment variable: the process that starts the processes of a run
+LAUNCHER = "CARP_LAUNCHER"  # environment variable: id of the process that starts the processes of a run
 _PR_SET_PDEATHSIG = 1
-_SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_CHECKS = 0.5
 
 
 class _Followed:
@@ -26,24 +26,24 @@ class _Followed:
 
 
 def follow_launcher() -> None:
-    """Under torchrun, end with it; elsewhere this does nothing."""
+    """Under torchrun, end together with it; otherwise do nothing."""
     if _Followed.launcher or "TORCHELASTIC_RUN_ID" not in os.environ:
         return
     _Followed.launcher = True
     parent = int(os.environ.get(LAUNCHER, os.getppid()))
     if not _asked_kernel():
         end_with(parent)
-    if os.getppid() != parent:  # it ended before it was watched
+    if os.getppid() != parent:  # it ended before we watched it
         _end()
 
 
 def end_with(process: int) -> None:
-    """End this process when another one ends: its parent, or one that its parent belongs to."""
+    """End this process when another process ends: its parent, or a process that its parent belongs to."""
     threading.Thread(target=_watch, args=(process, os.getppid()), name="parent", daemon=True).start()
 
 
 def _asked_kernel() -> bool:
-    """Let the kernel end this process with the thread that started it: for children of a main thread only."""
+    """Let the kernel end this process with the thread that started it; only for children of a main thread."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -55,11 +55,11 @@ def _asked_kernel() -> bool:
 def _watch(process: int, parent: int) -> None:
     try:
         descriptor = os.pidfd_open(process)
-    except ProcessLookupError:  # it has ended
+    except ProcessLookupError:  # it has already ended
         pass
-    except (OSError, AttributeError):  # this system has no such descriptors
+    except (OSError, AttributeError):  # the system has no pidfds
         while os.getppid() == parent:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            time.sleep(_SECONDS_BETWEEN_CHECKS)
     else:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)

@@ -1,9 +1,8 @@
-"""How many threads torch computes with on a CPU that may be busy with something else.
+"""Chooses the number of torch's threads on a CPU that other programs may also use.
 
-On an idle machine, one thread per core is best. Beside another busy process it can be far worse than a single thread,
-because every operation waits for the thread that is not running. Which is better here and now is measured: work comes
-in equal units (training steps, batches of images), and the tuner compares the time they take with different numbers of
-threads.
+On an idle machine, one thread per core is best. If another process is busy, this can be far slower than a single
+thread, because every operation waits for the thread that is not running. The tuner measures which is better: work comes
+in equal units (training steps, batches of images), and it compares their times with different numbers of threads.
 """
 
 import os
@@ -18,38 +17,38 @@ from typing import Self
 import torch
 
 _UNITS = 2  # timed in one measurement, after one unit to warm up; the fastest counts
-_BETTER = 0.9  # another number of threads must take at most this share of the time
-_SLOWER = 1.5  # a pace this much below the best one is a reason to measure again
+_BETTER = 0.9  # another number of threads must take at most this fraction of the time
+_SLOWER = 1.5  # units that take this many times the best time trigger a new measurement
 _RECENT = 3  # units in a row that must be slow
 _FIRST_WAIT, _LONGEST_WAIT = 10.0, 240.0  # seconds until more threads are tried again; doubles while that fails
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def chosen_by_user() -> int | None:
-    """The number of threads that the user set, by the environment or in Python; None if nobody did."""
+    """Return the number of threads that the user set in the environment or in Python; None if not set."""
     if "OMP_NUM_THREADS" in os.environ or torch.get_num_threads() != available_cores():
         return torch.get_num_threads()
     return None
 
 
 class OtherLoad:
-    """Measures how many cores other programs keep busy from now on; on Linux, elsewhere it reports 0."""
+    """Measures how many cores other programs keep busy from now on; reports 0 on systems other than Linux."""
 
     def __init__(self) -> None:
         self._start, self._begun = time.monotonic(), self._busy_seconds()
 
     def cores(self) -> float:
-        """Cores that were busy on average, without this process and its children."""
+        """Return the average number of busy cores, not counting this process and its children."""
         passed = time.monotonic() - self._start
         return max(0.0, (self._busy_seconds() - self._begun) / passed) if passed > 0 else 0.0
 
     @staticmethod
     def _busy_seconds() -> float:
-        """Seconds of work of all cores since the machine started, less those of this process and its children."""
+        """Return the CPU seconds since the machine started, minus those of this process and its children."""
         try:
             user, nice, system, _idle, _wait, interrupts, soft, *_ = map(int, _words(Path("/proc/stat"))[1:])
         except (OSError, ValueError):
@@ -69,26 +68,26 @@ def _words(path: Path) -> list[str]:
 
 
 def ladder(most: int) -> list[int]:
-    """The numbers of threads that are worth a try: `most`, its half, and so on down to 1."""
+    """Return the numbers of threads to try: `most`, half of it, and so on down to 1."""
     return [most >> n for n in range(most.bit_length())]
 
 
 def is_tunable(device: torch.device) -> bool:
-    """Whether it makes sense to look for the best number of threads: on a CPU, unless the user chose it."""
+    """Return whether to look for the best number of threads: on a CPU, unless the user chose the number."""
     return device.type == "cpu" and available_cores() > 1 and chosen_by_user() is None
 
 
 class ThreadTuner:
-    """Finds the number of threads with which units of equal work take the least time, and watches that it stays so.
+    """Finds the number of threads with which units of equal work take the least time, and adapts it when that changes.
 
-    `threads` is the number for the next unit; `add` reports how long that unit took. Numbers are halved from `most`
-    down to 1. A unit much slower than before makes the tuner try fewer threads; now and then it tries more.
+    `threads` is the number for the next unit; call `add` with the time that the unit took. The tuner tries `most`, half
+    of it, and so on down to 1. When units become much slower, it tries fewer threads; from time to time it tries more.
 
     Args:
         most: The largest number of threads.
         settled: The number to begin with.
-        seconds: How long a unit took with each number, if that is known: then nothing is tried at the beginning.
-        clock: Seconds since any moment.
+        seconds: The time of a unit with each number, if known; then nothing is tried at the beginning.
+        clock: Returns seconds from an arbitrary origin.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class ThreadTuner:
     ) -> None:
         self.most, self.settled = most, settled or most
         self.threads = self.settled
-        self.seconds = dict(seconds or {})  # of a unit, as last measured with each number of threads
+        self.seconds = dict(seconds or {})  # time of a unit as last measured with each number of threads
         self._clock = clock
         self._plan = self._decide()
         next(self._plan)
@@ -126,7 +125,7 @@ class ThreadTuner:
                 wait = min(2 * wait, _LONGEST_WAIT)
 
     def _steady(self, wait: float) -> Generator[int, float, bool]:
-        """Keep the number until the pace drops (False), or until it is time to try more threads (True)."""
+        """Keep the number until units become slower (False), or until it is time to try more threads (True)."""
         since, best = self._clock(), self.seconds[self.settled]
         recent = deque[float](maxlen=_RECENT)
         while True:
@@ -140,12 +139,12 @@ class ThreadTuner:
                 return True
 
     def _descend(self) -> Generator[int, float, None]:
-        """Halve the number as long as that is faster."""
+        """Halve the number of threads as long as that is faster."""
         while self.settled > 1 and (yield from self._try(self.settled // 2)):
             pass
 
     def _ascend(self) -> Generator[int, float, bool]:
-        """Take the next larger number if it is faster."""
+        """Use the next larger number of threads if it is faster."""
         larger = self.most
         while larger // 2 > self.settled:
             larger //= 2
@@ -159,7 +158,7 @@ class ThreadTuner:
         return True
 
     def _measure(self, threads: int, give_up: float = float("inf")) -> Generator[int, float, float]:
-        """The fastest of a few units after one to warm up; no more of them once one takes longer than `give_up`."""
+        """Return the fastest of a few units after a warm-up; stop as soon as one takes longer than `give_up`."""
         yield threads
         fastest = float("inf")
         for _ in range(_UNITS):
@@ -172,9 +171,9 @@ class ThreadTuner:
 
 
 class TunedThreads:
-    """Runs units of work with the number of threads that suits the machine, and restores the number at the end.
+    """Runs units of work with the best number of threads, and restores the previous number at the end.
 
-    Only on a CPU, with several threads, and if the user did not choose their number; otherwise it does nothing.
+    It does nothing unless the device is a CPU with several cores and the user has not chosen the number of threads.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -189,7 +188,7 @@ class TunedThreads:
 
     @contextmanager
     def unit(self) -> Iterator[None]:
-        """Run one unit of work; all units must be about equal."""
+        """Run one unit of work; all units must take about the same amount of work."""
         if self._tuner is None:
             yield
             return

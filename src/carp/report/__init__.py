@@ -1,1 +1,1 @@
-"""What a person looks at: tables and plots."""
+"""Output for people: tables, plots and pages."""

@@ -1,4 +1,4 @@
-"""The course of a run as a picture: loss terms against their limits, k-NN against what it has to beat, the verdict."""
+"""Plots of a run: loss terms and their limits, k-NN and its baselines, the verdict."""
 
 import math
 import textwrap
@@ -49,7 +49,7 @@ def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: HeadSettings) 
 
 
 def _baselines(metrics: list[dict[str, Any]]) -> dict[str, float]:
-    """k-NN before training; a run of an older version has none."""
+    """Return the k-NN baselines, measured before training; runs of older versions have none."""
     return next(({n: m[n] for n in _BASELINES} for m in metrics if _BASELINES.keys() <= m.keys()), {})
 
 
@@ -62,7 +62,7 @@ def _draw_knn(axis: Any, knn: list[dict[str, Any]], baselines: dict[str, float])
     ):
         if name in knn[-1]:
             values = [100 * m[name] for m in knn]
-            if start:  # both begin as the untrained encoder
+            if start:  # both start as the untrained encoder
                 axis.plot([0, epochs[0]], [100 * start["knn"], values[0]], color=colour, lw=1, alpha=0.5)
             axis.plot(epochs, values, color=colour, marker=marker, ms=4, label=label)
     for name, value in baselines.items():
@@ -75,7 +75,7 @@ def _draw_knn(axis: Any, knn: list[dict[str, Any]], baselines: dict[str, float])
 
 
 def _write_verdict(figure: Any, line: dict[str, Any], *, width: int) -> None:
-    """The last verdict with its cause, over the panels."""
+    """Write the last verdict and its cause above the panels."""
     text = textwrap.fill(f"{line['health']}: {line['cause']}", width)
     figure.suptitle(text, fontsize=10, color=_COLOURS.get(line["health"], _WARNING))
 

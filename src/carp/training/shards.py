@@ -93,10 +93,7 @@ def all_rows(tensors: dict[str, Tensor], config: HeadSettings) -> dict[str, Tens
     """Tensors for a checkpoint: the first process gets the prototypes of all, so that any number can continue."""
     if config.shards == 1 or distributed.world_size() == 1:
         return tensors
-    return {
-        name: distributed.join_rows_at_first(t.detach().cpu()) if _has_rows(name, t) else t
-        for name, t in tensors.items()
-    }
+    return {name: distributed.gather_rows(t.detach().cpu()) if _has_rows(name, t) else t for name, t in tensors.items()}
 
 
 def own_rows(tensors: dict[str, Tensor], config: HeadSettings) -> dict[str, Tensor]:

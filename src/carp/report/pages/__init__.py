@@ -1,1 +1,1 @@
-"""Pictures and pages to look at: sheets of views, search results, near-copies."""
+"""Sheets and pages: views, search results, near-copies."""

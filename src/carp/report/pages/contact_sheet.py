@@ -1,4 +1,4 @@
-"""Images of any shape in rows, each with a line below it, as one picture."""
+"""A contact sheet: images of any shape in rows, each with a caption, drawn as one image."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ _PAPER, _FRAME, _INK, _FAINT = (255, 255, 255), (226, 226, 230), (30, 30, 34), (
 
 @dataclass(frozen=True)
 class Cell:
-    """An image [H, W, 3] and what stands below it."""
+    """An image [H, W, 3] and its caption."""
 
     pixels: NDArray[np.uint8]
     caption: str
@@ -47,7 +47,7 @@ def draw_contact_sheet(title: str, rows: list[list[Cell]], path: Path, *, side: 
 
 
 def _fitted(pixels: NDArray[np.uint8], side: int) -> Image.Image:
-    """As large as fits into the square, whole."""
+    """Resize an image to fit into the square without cropping."""
     height, width, _ = pixels.shape
     scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -57,7 +57,7 @@ def _fitted(pixels: NDArray[np.uint8], side: int) -> Image.Image:
 def write_line(
     draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour: tuple[int, int, int], size: int, width: int
 ) -> None:
-    """Write a line; of one that is too long the beginning is left out, as the end of a path says most."""
+    """Write a line; if it is too long, its beginning is cut off, because the end of a path is the informative part."""
     font, shown = ImageFont.load_default(size), "".join(c if c.isprintable() else "?" for c in text)
     while draw.textlength(shown, font) > width and len(shown) > 4:
         shown = "..." + shown[4:]

@@ -1,4 +1,4 @@
-"""Near-copies for a person to look at: a table of the first groups, a page of all of them, JSON."""
+"""Reports near-copies: a table of the first groups, a page of all groups, JSON."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from carp.report.pages.thumbnails import Picture, section, write_page
 from carp.report.tables.screen import on_terminal, print_rows
 
 _FIRST = 10  # groups in the table
-_PICTURES = 5000  # on a page: more would be too much for a browser
+_PICTURES = 5000  # per page; more would be too many for a browser
 
 
 @dataclass(frozen=True)
@@ -25,41 +25,41 @@ class Member:
     row: int
     place: str
     similarity: float
-    """To the nearest other image of the group; 1 if it is the same to the byte."""
+    """Similarity to the nearest other image of the group; 1 if the files are identical."""
     width: int
     height: int
     num_bytes: int
     identical: bool
-    """Whether another image of the group is the same to the byte."""
+    """Whether another file of the group has the same bytes."""
     digest: int = 0
-    """The first row that is the same to the byte."""
+    """The first row whose file has the same bytes."""
 
     def size(self) -> str:
-        """In words."""
+        """Return the dimensions and the file size as text."""
         return f"{self.width}×{self.height}, {self.num_bytes / 1000:,.1f} kB"
 
 
 @dataclass(frozen=True)
 class Group:
-    """Near-copies; the first is the one to keep (similarity/original.py)."""
+    """A group of near-copies; the first image is the one to keep (similarity/original.py)."""
 
     members: list[Member]
     agreement: float = 1.0
-    """Of the pixels, from −1 to 1: the weakest link of the group (similarity/look_alike.py)."""
+    """Agreement of the pixels, from −1 to 1, of the least similar link of the group (similarity/look_alike.py)."""
 
     @property
     def is_identical(self) -> bool:
-        """Whether all images are the same to the byte."""
+        """Whether all files have the same bytes."""
         return len({member.digest for member in self.members}) == 1 and self.members[0].identical
 
     def head(self) -> str:
-        """How certain the group is, in words."""
+        """Describe how certain the group is."""
         return "identical files" if self.is_identical else f"pixel agreement {self.agreement:.3f}"
 
 
 @dataclass(frozen=True)
 class CopiesFound:
-    """All near-copies among images, the most certain groups first."""
+    """All near-copies that were found, the most certain groups first."""
 
     name: str
     images: int
@@ -70,18 +70,18 @@ class CopiesFound:
 
     @property
     def surplus(self) -> int:
-        """Images that would go if one of each group stayed."""
+        """The number of images to remove if one image of each group is kept."""
         return sum(len(group.members) - 1 for group in self.groups)
 
     def summary(self) -> str:
-        """What was found, in a line."""
+        """Summarise the result in one line."""
         if not self.groups:
             return f"no copies among {self.images:,} images of {self.name}"
         groups = "1 group" if len(self.groups) == 1 else f"{len(self.groups):,} groups"
         return f"{self.surplus:,} copies in {groups} among {self.images:,} images of {self.name}"
 
     def rule(self) -> str:
-        """What the threshold is, in a line."""
+        """Describe the threshold in one line."""
         return (
             f"threshold: {self.reason}" if self.threshold is None else f"threshold {self.threshold:.3f}: {self.reason}"
         )
@@ -117,7 +117,7 @@ class CopiesFound:
 
 
 def print_copies(found: CopiesFound) -> None:
-    """The summary and the first groups."""
+    """Print the summary and the first groups; in a pipe, all groups."""
     console = SafeConsole(soft_wrap=True, highlight=False)
     console.print(printable(found.summary()), markup=False)
     console.print(printable(found.rule()), markup=False)
@@ -142,7 +142,7 @@ def print_copies(found: CopiesFound) -> None:
         return
     table = Table()
     for name, justify in (("group", "right"), ("similarity", "right"), ("size", "left"), ("image", "left")):
-        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")  # names stay whole
+        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
     for number, group in enumerate(found.groups[:_FIRST], start=1):
         for place, member in enumerate(group.members):
             head = str(number) if place == 0 else ""
@@ -150,11 +150,11 @@ def print_copies(found: CopiesFound) -> None:
             table.add_row(head, _similarity(member), member.size(), Text(printable(member.place)), end_section=last)
     console.print(table)
     if len(found.groups) > _FIRST:
-        console.print(f"… and {len(found.groups) - _FIRST:,} groups more")
+        console.print(f"… and {len(found.groups) - _FIRST:,} more groups")
 
 
 def write_copies_page(path: Path, found: CopiesFound, picture: Callable[[Member], Image.Image | None]) -> None:
-    """A page with the groups side by side."""
+    """Write an HTML page with the images of every group side by side."""
     sections, pictures = list[str](), 0
     for number, group in enumerate(found.groups, start=1):
         if pictures + len(group.members) > _PICTURES:
@@ -166,8 +166,8 @@ def write_copies_page(path: Path, found: CopiesFound, picture: Callable[[Member]
     notes = [
         found.rule(),
         "The most certain groups come first: identical files, then by how much their pixels agree.",
-        "Nothing was deleted. “keep” marks the most likely original: most pixels (a border does not count), camera "
-        "data, oldest file, shortest name, most bytes, in this order.",
+        "Nothing was deleted. “keep” marks the most likely original. The criteria are, in this order: most pixels "
+        "(without borders), camera data, oldest file, shortest name, most bytes.",
     ]
     if len(sections) < len(found.groups):
         notes.append(f"The first {len(sections):,} groups are shown; duplicates.json has all {len(found.groups):,}.")

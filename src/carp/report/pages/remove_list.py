@@ -1,4 +1,4 @@
-"""A list of the files that would go if one image of every group stayed. Writing it deletes nothing."""
+"""Writes a list of the files to remove if one image of every group is kept. Nothing is deleted."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ SUFFIXES = (".txt", ".nul", ".csv")
 
 
 def check_remove_list(path: Path) -> None:
-    """Refuse other formats before anything is computed."""
+    """Reject unsupported formats before anything is computed."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
             f"--remove-list must be a .txt file (one path per line), .nul (paths separated by NUL, for xargs -0) or "
@@ -22,7 +22,7 @@ def check_remove_list(path: Path) -> None:
 
 
 def write_remove_list(path: Path, found: CopiesFound) -> int:
-    """Write the list, the most certain groups first; returns how many files it has."""
+    """Write the list, the most certain groups first; return the number of files."""
     check_remove_list(path)
     rows = list(_rows(found))
     files = [str(Path(member.place).absolute()) for _, _, member in rows]
@@ -32,7 +32,7 @@ def write_remove_list(path: Path, found: CopiesFound) -> int:
         text = "".join(f"{file}\0" for file in files)
     else:
         if strange := next((file for file in files if "\n" in file or "\r" in file), None):
-            raise DataError(f"the name {strange!r} has a line break in it: write the list as .nul or .csv.")
+            raise DataError(f"the file name {strange!r} contains a line break. Write the list as .nul or .csv.")
         text = "".join(f"{file}\n" for file in files)
     write_atomic(path, text.encode("utf-8", "surrogateescape"))
     return len(files)
@@ -43,8 +43,8 @@ def _rows(found: CopiesFound) -> Iterator[tuple[int, Group, Member]]:
         for member in group.members[1:]:
             if not Path(member.place).is_file():
                 raise DataError(
-                    f"{member.place} is not a file that could be removed: a list of files needs images in a folder "
-                    "or a list of paths. duplicates.json names all copies."
+                    f"{member.place} is not a file, so it cannot be listed for removal. Give images in a folder or a "
+                    "list of paths; duplicates.json names all copies."
                 )
             yield number, group, member
 

@@ -1,4 +1,4 @@
-"""What a search found: a table, a contact sheet as PNG, the same as a page."""
+"""Reports search results: a table, a contact sheet as PNG or HTML, JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _PAPER, _INK, _FAINT, _MARK = (255, 255, 255), (30, 30, 34), (120, 120, 128), (2
 
 @dataclass(frozen=True)
 class Match:
-    """One image that was found."""
+    """An image that was found."""
 
     similarity: float
     place: str
@@ -40,7 +40,7 @@ class Found:
 
 
 def print_found(found: Sequence[Found]) -> None:
-    """One row per image that was found: a table on a terminal, elsewhere plain rows with tabs between."""
+    """Print one row per image found: a table on a terminal, otherwise tab-separated lines."""
     if not on_terminal():
         rows = (
             (one.query, str(n), f"{m.similarity:.6f}", m.place) for one in found for n, m in enumerate(one.matches, 1)
@@ -48,13 +48,13 @@ def print_found(found: Sequence[Found]) -> None:
         print_rows(("query", "rank", "similarity", "image"), rows)
         return
     table = Table()
-    table.add_column("query", overflow="fold")  # names stay whole
+    table.add_column("query", overflow="fold")  # names are not truncated
     table.add_column("", justify="right")
     table.add_column("similarity", justify="right")
     table.add_column("image", overflow="fold")
     for one in found:
         for rank, match in enumerate(one.matches, start=1):
-            query = Text(printable(one.query) if rank == 1 else "")  # as text, as brackets in names are no markup
+            query = Text(printable(one.query) if rank == 1 else "")  # as Text, because brackets in names are not markup
             table.add_row(
                 query,
                 str(rank),
@@ -82,13 +82,13 @@ def found_as_dict(found: Sequence[Found]) -> dict[str, Any]:
 
 
 def check_sheet(path: Path) -> None:
-    """Refuse what is neither a PNG nor a page, before anything is computed."""
+    """Reject unsupported formats before anything is computed."""
     if path.suffix.lower() not in SHEETS:
-        raise ConfigError(f"a sheet is a {' or '.join(SHEETS)} file, received {path}.")
+        raise ConfigError(f"--sheet must be a {' or '.join(SHEETS)} file, received {path}.")
 
 
 def write_sheet(path: Path, title: str, rows: Sequence[list[Picture]]) -> None:
-    """Write a contact sheet, a row a query; the first picture of a row is the query."""
+    """Write a contact sheet with one row per query; the first image of a row is the query."""
     check_sheet(path)
     if path.suffix.lower() == ".html":
         write_page(path, title, [], [section(row[0].lines[0] if row[0].lines else "", row) for row in rows])

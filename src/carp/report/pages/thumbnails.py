@@ -1,4 +1,4 @@
-"""Small pictures for sheets and pages, and the frame of a page that needs no other file."""
+"""Thumbnails for sheets and pages, and self-contained HTML pages."""
 
 import base64
 import io
@@ -34,20 +34,20 @@ b.good { color: var(--good) }
 
 @dataclass(frozen=True)
 class Picture:
-    """A small picture and what stands below it."""
+    """A thumbnail and the text below it."""
 
     image: Image.Image | None
-    """None if it cannot be read any more."""
+    """None if the file can no longer be read."""
     head: str
     lines: tuple[str, ...] = ()
     first: bool = False
-    """Whether it is marked: the query, or the one to keep."""
+    """Whether it is marked as the query, or as the image to keep."""
     file: str = ""
-    """Opened by a click on the picture, if there is such a file."""
+    """The file that a click on the thumbnail opens, if it exists."""
 
 
 def thumbnail(pixels: Pixels, side: int = SIDE) -> Image.Image:
-    """An image fitted into a square; small ones are enlarged so that they can be seen."""
+    """Resize an image to fit into a square; small images are enlarged."""
     image = Image.fromarray(pixels)
     scale = side / max(image.size)
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
@@ -55,7 +55,7 @@ def thumbnail(pixels: Pixels, side: int = SIDE) -> Image.Image:
 
 
 def figure(picture: Picture) -> str:
-    """A picture as HTML, its pixels inside."""
+    """Return a thumbnail as HTML, with its pixels embedded."""
     if picture.image is None:
         inside = "<small>cannot be read</small>"
     else:
@@ -71,12 +71,12 @@ def figure(picture: Picture) -> str:
 
 
 def section(title: str, pictures: list[Picture]) -> str:
-    """Pictures side by side below a title."""
+    """Return HTML with thumbnails side by side below a title."""
     return f'<section><h2>{shown(title)}</h2><div class="row">{"".join(map(figure, pictures))}</div></section>'
 
 
 def write_page(path: Path, title: str, notes: list[str], sections: list[str]) -> None:
-    """Write a page of HTML that is also well-formed XML."""
+    """Write an HTML page that is also well-formed XML."""
     lines = [
         "<!DOCTYPE html>",
         f'<html lang="en"><head><meta charset="utf-8" /><title>{shown(title)}</title>',
@@ -95,6 +95,6 @@ def write_page(path: Path, title: str, notes: list[str], sections: list[str]) ->
 
 
 def shown(text: str) -> str:
-    """Text for HTML: names of files may hold anything, also what is no text."""
+    """Escape text for HTML; file names may contain any bytes, even invalid text."""
     printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     return escape(printable)

@@ -1,4 +1,4 @@
-"""Views as a picture: a row a draw, the image with its crops marked and then its views as the model sees them."""
+"""A sheet of views: each row shows an image with its crops marked, and its views as the model sees them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from carp.files.atomic import replacing
 _GAP, _MARGIN, _LINE = 10, 24, 22
 _PAPER, _INK, _FAINT = (255, 255, 255), (30, 30, 34), (120, 120, 128)
 _GLOBAL_COLOURS, _LOCAL_COLOUR = ((214, 69, 65), (38, 110, 190)), (235, 165, 30)
-_READABLE = 160  # smaller views are enlarged by a whole factor to about this side
+_READABLE = 160  # smaller views are enlarged by an integer factor to about this side
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class _Layout:
     zoom: int
     big: int  # side of a global view on the sheet
     small: int  # side of a local view
-    stack: int  # local views above each other
-    columns: int  # of local views
+    stack: int  # local views per column
+    columns: int  # columns of local views
 
     @property
     def row_height(self) -> int:
@@ -80,7 +80,7 @@ def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
 def _write(
     draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour: tuple[int, int, int], size: int, width: int
 ) -> None:
-    """Write a line; of one that is too long the beginning is left out, as the end of a path says most."""
+    """Write a line; if it is too long, its beginning is cut off, because the end of a path is the informative part."""
     font, shown = _font(size), text
     while draw.textlength(shown, font) > width - 2 * _MARGIN and len(shown) > 4:
         shown = "..." + shown[4:]
@@ -120,7 +120,7 @@ def _draw_row(sheet: Image.Image, draw: ImageDraw.ImageDraw, layout: _Layout, ro
 
 
 def _with_crops(row: Row, side: int) -> Image.Image:
-    """The image fitted into a square, with the outline of every crop; local ones first, below the others."""
+    """Fit the image into a square and draw the outline of every crop; global crops are drawn last, on top."""
     height, width, _ = row.image.shape
     scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -132,6 +132,6 @@ def _with_crops(row: Row, side: int) -> Image.Image:
         x0, y0 = (min(round(x * scale), limit - 1) for x, limit in zip((left, top), size, strict=True))
         ends = (left + box_width, top + box_height)
         x1, y1 = (min(round(x * scale) - 1, limit - 1) for x, limit in zip(ends, size, strict=True))
-        outline = (x0, y0, max(x0, x1), max(y0, y1))  # of a thin image a crop may be less than a pixel here
+        outline = (x0, y0, max(x0, x1), max(y0, y1))  # a crop of a thin image may be less than a pixel here
         draw.rectangle(outline, outline=_colour(view), width=2 if view < 2 else 1)
     return image

@@ -1,1 +1,1 @@
-"""Results as tables: on the screen, as text, as an image."""
+"""Tables of results: in the terminal, as text, as an image."""

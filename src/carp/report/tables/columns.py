@@ -1,4 +1,4 @@
-"""The columns of a table of results: what they are called, in which order they stand and which come first."""
+"""The columns of a table of results: their headings, their order, and which ones are shown by default."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ PROTOCOLS = {
 }
 AVERAGE = "average"
 OWN = "(own data)"
-"""Behind the name of a folder that is called like a published data set."""
+"""Appended to the name of a folder that has the name of a published data set."""
 _OTHER_DATA = {
     "roxford5k": "ROxford5k",
     "rparis6k": "RParis6k",
@@ -41,7 +41,7 @@ _WORDS = {
     "ap75": "AP75",
 }
 _CAPITALS = frozenset({"nmi", "ami", "ari"})
-# What the paper's tables show; a protocol that has other values too shows them with --all only.
+# The values in the paper's tables; a protocol's other values are shown only with --all.
 _HEADLINE = {
     "knn": r"top1_k20",
     "kmeans": r"nmi|ami|ari",
@@ -57,7 +57,7 @@ _PARTS = frozenset({"train", "trainval", "val", "valid", "validation", "test"})
 
 @dataclass(frozen=True)
 class Column:
-    """One measure: a protocol, the data it was taken on, and the name of the value."""
+    """One measure: a protocol, the data it was evaluated on, and the name of the value."""
 
     protocol: str
     data: str
@@ -65,12 +65,12 @@ class Column:
 
     @property
     def is_share(self) -> bool:
-        """Whether the value is a share, which is shown in percent and compared; a count is neither."""
+        """Whether the value is a fraction, which is shown in percent and compared; counts are neither."""
         return self.metric not in _COUNTS
 
     @property
     def is_headline(self) -> bool:
-        """Whether the paper's tables show it, or the literature beside top-1: mean per class, on some data sets."""
+        """Whether the paper's tables show it, or the literature does: mean per class on some data sets."""
         row = BY_NAME.get(self.data)
         literature = row is not None and row.metric == "mean per-class"
         metric = self.metric.replace(_PER_CLASS, "top1") if literature else self.metric
@@ -78,14 +78,14 @@ class Column:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The name of the value in words: `top1_k20` is top-1 and k = 20."""
+        """The name of the value in words: `top1_k20` gives top-1 and k = 20."""
         if not self.is_share:
             return (self.metric.replace("_", " "),)
         return tuple(_word(part) for part in self.parts)
 
     @property
     def parts(self) -> list[str]:
-        """The name of the value taken apart: `mean_per_class_k20` is `mean_per_class` and `k20`."""
+        """The parts of the name of the value: `mean_per_class_k20` gives `mean_per_class` and `k20`."""
         return re.findall(rf"{_PER_CLASS}|{_BEST_ON_TEST}|{_MICRO_AP}|[^_]+", self.metric)
 
     def __str__(self) -> str:
@@ -93,9 +93,9 @@ class Column:
 
 
 def column_of(protocol: str, data: str, value_name: str) -> Column:
-    """The column of a value, however it is spelt: of k-NN `knn_top1_k20`, `top1@20` and `top1_k20` are the same.
+    """Return the column of a value in any spelling: for k-NN, `knn_top1_k20`, `top1@20` and `top1_k20` are the same.
 
-    `data` is the name that `name_of_data` gives.
+    `data` is a name that `name_of_data` returned.
     """
     protocol = protocol.replace("_", "-")
     letter = {"knn": "k", "few-shot": "n"}.get(protocol, "")
@@ -104,11 +104,11 @@ def column_of(protocol: str, data: str, value_name: str) -> Column:
 
 
 def name_of_data(data: Mapping[str, Any]) -> str:
-    """The short name of the data of a result.
+    """Return the short name of the data of a result.
 
-    Only two kinds of data have the name of a published set, and so a place beside published numbers: `dataset:NAME`,
-    whose sizes were checked when it was opened, and what an evaluation named itself after it had checked the sizes
-    (`data.name`). A folder is called by its own name, and if that is the name of a published set, it is marked.
+    Only two kinds of data get the name of a published data set, and are thus compared with published numbers:
+    `dataset:NAME`, whose sizes were checked when it was opened, and data that an evaluation named after checking the
+    sizes (`data.name`). A folder keeps its own name, which is marked if a published data set has the same name.
     """
     given = str(data.get("name") or "")
     word = given or str(data.get("train") or "data")
@@ -122,7 +122,7 @@ def name_of_data(data: Mapping[str, Any]) -> str:
 
 
 def folder_name(word: str) -> str:
-    """The name of a folder, without `train` or `test` at its end."""
+    """Return the name of a folder, ignoring `train`, `test` and the like at the end of the path."""
     parts = [part for part in re.split(r"[/\\]", word) if part]
     while len(parts) > 1 and parts[-1].lower() in _PARTS:
         parts.pop()
@@ -130,19 +130,19 @@ def folder_name(word: str) -> str:
 
 
 def in_order(columns: set[Column]) -> list[Column]:
-    """Sorted as in the paper: by protocol, data set, measure; what the paper does not have comes behind."""
+    """Sort columns as in the paper: by protocol, data set and measure; columns that are not in the paper come last."""
     return sorted(columns, key=_place)
 
 
 def headline_columns(columns: list[Column]) -> list[Column]:
-    """The columns that the paper would show; all of a protocol and data that have none of them."""
+    """Return the columns that the paper would show; all columns of a protocol and data set that has none of them."""
     with_headline = {(c.protocol, c.data) for c in columns if c.is_headline}
     return [c for c in columns if c.is_headline or (c.protocol, c.data) not in with_headline]
 
 
 @dataclass(frozen=True)
 class Headings:
-    """What stands above a table: its title, and for every column a group and a line below it; both may be empty."""
+    """The headings of a table: its title, and for every column a group and a name, which may be empty."""
 
     title: str
     groups: tuple[str, ...]
@@ -150,7 +150,7 @@ class Headings:
 
 
 def headings(columns: list[Column]) -> Headings:
-    """Headings without repetition: what all columns have in common goes into the title."""
+    """Return headings without repetition: what all columns have in common goes into the title."""
     protocols = [PROTOCOLS.get(c.protocol, c.protocol) for c in columns]
     data = [_data_title(c.data) for c in columns]
     shared_words = set(columns[0].words).intersection(*(c.words for c in columns))
@@ -181,7 +181,7 @@ def _data_title(name: str) -> str:
 def _place(column: Column) -> tuple[object, ...]:
     protocols, data = list(PROTOCOLS), [*(row.name for row in DATASETS), *_OTHER_DATA]
     metrics = ["nmi", "ami", "ari", "map", "top1", "top5", _PER_CLASS, "medium", "hard", "ap", "ap50", "ap75"]
-    numbers = [int(n) for n in re.findall(r"(?<=[kn])\d+", column.metric)] or [10**9]  # `full` comes behind n = 16
+    numbers = [int(n) for n in re.findall(r"(?<=[kn])\d+", column.metric)] or [10**9]  # `full` comes after n = 16
     return (
         _index(protocols, column.protocol),
         column.protocol,

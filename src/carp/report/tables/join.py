@@ -1,4 +1,4 @@
-"""Result files of several models in one table: a row a model, a column a measure."""
+"""Joins the result files of several models in one table, with one row per model and one column per measure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from carp.report.tables.columns import AVERAGE, Column, column_of, name_of_data
 
 @dataclass(frozen=True)
 class Row:
-    """A model. `key` tells apart what has the same name; it is shown only then."""
+    """A model. `key` distinguishes models of the same name and is shown only for those."""
 
     name: str
     epochs: int | None = None
@@ -20,19 +20,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Value:
-    """A number as it is shown (percent, or a count) and its deviation."""
+    """A number as it is shown (a percentage or a count) and its standard deviation."""
 
     mean: float
     deviation: float | None = None
 
 
-_FEW = 3  # notes of a kind
+_FEW = 3  # notes of one kind
 Cells = dict[tuple[Row, Column], Value]
 
 
 @dataclass(frozen=True)
 class Table:
-    """What is shown; `best` and `second` are the marked cells of every column."""
+    """A table to show; `best` and `second` are the marked cells of every column."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -48,7 +48,7 @@ class Table:
 
 
 def shown(value: Value, column: Column) -> str:
-    """A number with one place, and its deviation; a count without places."""
+    """Format a number with one decimal and its standard deviation; a count without decimals."""
     if not column.is_share:
         return f"{value.mean:.0f}"
     deviation = "" if value.deviation is None else f" ± {value.deviation:.1f}"
@@ -56,7 +56,7 @@ def shown(value: Value, column: Column) -> str:
 
 
 def _marks(table: Table, column: Column) -> tuple[set[tuple[Row, Column]], set[tuple[Row, Column]]]:
-    """The best and the second of a column, by the number as it is shown, so that equal numbers are marked alike."""
+    """Return the best and second-best cells of a column by the number shown, so equal numbers are marked alike."""
     numbers = {
         (row, column): round(table.cells[row, column].mean, 1)
         for row in table.rows
@@ -71,7 +71,7 @@ def _marks(table: Table, column: Column) -> tuple[set[tuple[Row, Column]], set[t
 
 @dataclass(frozen=True)
 class Source:
-    """A result and the place it was read from; the later `when`, the newer it is."""
+    """A result, the place it was read from, and when it was written."""
 
     result: Result
     place: str
@@ -79,7 +79,7 @@ class Source:
 
 
 def join(sources: Iterable[Source]) -> tuple[list[Row], Cells, list[str]]:
-    """Put results together: rows in the order in which they come, values, and notes on cells that came twice."""
+    """Return rows in the order of the sources, their values, and notes on values that have two results."""
     sources = list(sources)
     rows = list(dict.fromkeys(row for source in sources for row, _, _ in _values(source.result)))
     cells: Cells = {}
@@ -92,12 +92,12 @@ def join(sources: Iterable[Source]) -> tuple[list[Row], Cells, list[str]]:
                 pair = (origin[cell].place, source.place)
                 replaced.setdefault(pair, []).append(_Replaced(row, column, cells[cell], value))
             cells[cell], origin[cell] = value, source
-    return *_told_apart(rows, cells), [*_notes_on_replaced(replaced), *_not_comparable(origin)]
+    return *_with_unique_names(rows, cells), [*_notes_on_replaced(replaced), *_not_comparable(origin)]
 
 
 @dataclass(frozen=True)
 class _Replaced:
-    """A value that a newer file has, too."""
+    """A value that a newer file also has."""
 
     row: Row
     column: Column
@@ -106,7 +106,7 @@ class _Replaced:
 
 
 def _notes_on_replaced(replaced: dict[tuple[str, str], list[_Replaced]]) -> list[str]:
-    """A note for every pair of files, with one of their values; the first few pairs only."""
+    """Return a note for each of the first few pairs of files, with one of their values."""
     notes = []
     for (before, after), values in list(replaced.items())[:_FEW]:
         first = next((value for value in values if value.column.is_headline), values[0])
@@ -114,7 +114,7 @@ def _notes_on_replaced(replaced: dict[tuple[str, str], list[_Replaced]]) -> list
         old, new = shown(first.old, first.column), shown(first.new, first.column)
         notes.append(
             f"two results for {first.column} of {first.row.name}{more}: {old} in {before} and {new} in {after}; "
-            "the newest, which is the latter, is shown."
+            "the latter is newer and is shown."
         )
     if len(replaced) > _FEW:
         notes.append(f"{len(replaced) - _FEW} more pairs of files have two results for one value; the newest is shown.")
@@ -122,7 +122,7 @@ def _notes_on_replaced(replaced: dict[tuple[str, str], list[_Replaced]]) -> list
 
 
 def _not_comparable(origin: dict[tuple[Row, Column], Source]) -> list[str]:
-    """A note for all protocols and data whose results were not measured on the same images."""
+    """Return a note on the protocols and data sets whose results were not measured on the same images."""
     measured: dict[tuple[str, str], set[str]] = {}
     for (_, column), source in origin.items():
         data = source.result.data
@@ -138,13 +138,13 @@ def _not_comparable(origin: dict[tuple[Row, Column], Source]) -> list[str]:
     which = "; ".join(f"{', '.join(names)} on {data}" for data, names in list(protocols.items())[:_FEW])
     more = f"; and {len(protocols) - _FEW} more data sets" if len(protocols) > _FEW else ""
     return [
-        f"{which}{more}: these results were not measured on the same images (other training or test images, or another "
-        "way to part them), so they do not compare."
+        f"{which}{more}: these results are not comparable, because they were not measured on the same images (other "
+        "training or test images, or another split)."
     ]
 
 
 def with_averages(cells: Cells, rows: Sequence[Row], columns: Sequence[Column], data: Sequence[str]) -> Cells:
-    """Add the columns that are averages over data sets, for the rows that have all of these."""
+    """Add the averages over data sets for the rows that have values on all of them."""
     added = dict(cells)
     for row in rows:
         for column in columns:
@@ -157,17 +157,17 @@ def with_averages(cells: Cells, rows: Sequence[Row], columns: Sequence[Column], 
 
 
 def _values(result: Result) -> Iterable[tuple[Row, Column, Value]]:
-    """The cells of one result."""
+    """Yield the cells of one result."""
     for name, value in result.values.items():
         row, metric = _row_and_metric(result, name)
-        column = column_of(result.protocol, name_of_data(result.data), told_apart(result, metric))
+        column = column_of(result.protocol, name_of_data(result.data), metric_name(result, metric))
         scale = 100 if column.is_share else 1
         deviation = result.spread.get(name)
         yield row, column, Value(scale * value, None if deviation is None else scale * deviation)
 
 
-def told_apart(result: Result, name: str) -> str:
-    """The name of a value, marked where a protocol has two ways: linear classifiers on stored features."""
+def metric_name(result: Result, name: str) -> str:
+    """Return the name of a value, with a suffix for linear classifiers on stored features."""
     return f"{name}_cached" if result.protocol == "linear" and result.settings.get("cached") else name
 
 
@@ -183,8 +183,8 @@ def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:
     ), name
 
 
-def _told_apart(rows: list[Row], cells: Cells) -> tuple[list[Row], Cells]:
-    """Add the key to the names of rows that have the same one."""
+def _with_unique_names(rows: list[Row], cells: Cells) -> tuple[list[Row], Cells]:
+    """Add the key to the names of rows whose names are equal."""
     names = [row.name for row in rows]
     new = {
         row: Row(f"{row.name} [{row.key}]", row.epochs, row.published, row.compared, row.key)

@@ -1,4 +1,4 @@
-"""The paper's published tables, as rows that stand beside one's own."""
+"""The paper's published tables, as rows to compare your own results with."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -11,12 +11,12 @@ from carp.errors import ConfigError, nearest
 from carp.report.tables.columns import Column
 from carp.report.tables.join import Cells, Row, Value
 
-_NOT_COMPARED = frozenset({"Supervised", "Random"})  # the paper shows them for orientation and never marks them
+_NOT_COMPARED = frozenset({"Supervised", "Random"})  # the paper shows them for reference and never marks them
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A table of the paper: its label in the source, title, columns in order, rows, and what to know about it."""
+    """A table of the paper: its label in the source, title, columns in order, rows, and notes."""
 
     name: str
     label: str
@@ -29,33 +29,33 @@ class Layout:
 
 @cache
 def layouts() -> dict[str, Layout]:
-    """All published tables by name."""
+    """Return all published tables by name."""
     text = (resources.files("carp.report.tables") / "paper.yaml").read_text(encoding="utf-8")
     return {name: _layout(name, table) for name, table in yaml.safe_load(text).items()}
 
 
 def layout(name: str) -> Layout:
-    """One published table."""
+    """Return one published table."""
     if name not in layouts():
-        raise ConfigError(f"there is no layout '{name}'.{nearest(name, layouts())} Layouts: {', '.join(layouts())}.")
+        raise ConfigError(f"'{name}' is not a layout.{nearest(name, layouts())} Layouts: {', '.join(layouts())}.")
     return layouts()[name]
 
 
 def published() -> tuple[list[Row], Cells]:
-    """The rows and values of all tables together, in the paper's order: for orientation, others by epochs, CARP.
+    """Return the rows and values of all tables, in the paper's order: references, other methods by epochs, CARP.
 
-    Where two tables differ, the longer one of the appendix counts.
+    If two tables differ, the longer table in the appendix wins.
     """
     rows: dict[Row, None] = {}
     cells: Cells = {}
-    for table in layouts().values():  # a long table stands behind its short one
+    for table in layouts().values():  # a long table comes after its short version
         rows.update(dict.fromkeys(table.rows))
         cells.update(table.cells)
     return sorted(rows, key=_place), cells
 
 
 def averaged_over() -> tuple[str, ...]:
-    """The data sets that the paper's averages are taken over."""
+    """Return the data sets over which the paper averages."""
     return tuple(dict.fromkeys(column.data for column in layouts()["knn-full"].columns))
 
 

@@ -1,4 +1,4 @@
-"""A table as text: on the screen, Markdown, CSV, LaTeX."""
+"""Renders a table as text: terminal, Markdown, CSV, LaTeX."""
 
 import csv
 import io
@@ -18,24 +18,24 @@ _MISSING = "–"
 
 
 def leading(table: Table) -> list[str]:
-    """The headings before the values: epochs only where a row has them."""
+    """Return the headings before the values; epochs only if a row has them."""
     return [MODEL, EPOCHS] if any(row.epochs is not None for row in table.rows) else [MODEL]
 
 
 def lead_cells(table: Table, row: Row) -> list[str]:
-    """The cells of a row before the values."""
+    """Return the cells of a row before the values."""
     epochs = "" if row.epochs is None else str(row.epochs)
     return [row.name, epochs][: len(leading(table))]
 
 
 def cell_text(table: Table, row: Row, column: Column) -> str:
-    """A value as it is shown, or a dash."""
+    """Return a value as it is shown, or a dash."""
     value = table.cells.get((row, column))
     return _MISSING if value is None else shown(value, column)
 
 
 def title_of(table: Table) -> str:
-    """The title of a table, with what all its columns have in common and the unit."""
+    """Return the title of a table, what all its columns have in common, and the unit."""
     common = [part for part in headings(list(table.columns)).title.split(", ") if part not in table.title]
     unit = ["%"] if any(column.is_share for column in table.columns) else []
     words = [part for part in (table.title, *common) if part] or ["Results"]
@@ -43,19 +43,19 @@ def title_of(table: Table) -> str:
 
 
 def one_line_headings(table: Table) -> list[str]:
-    """A heading a column, for formats that have one line for them."""
+    """Return one heading per column, for formats with a single line of headings."""
     above = headings(list(table.columns))
     pairs = zip(above.groups, above.names, strict=True)
     return [" ".join(part for part in pair if part) or above.title for pair in pairs]
 
 
 def spans(table: Table) -> list[tuple[str, int]]:
-    """The groups of neighbouring columns and their widths."""
+    """Return the groups of adjacent columns and their widths."""
     return [(name, len(list(group))) for name, group in groupby(headings(list(table.columns)).groups)]
 
 
 def to_markdown(table: Table) -> str:
-    """A table of GitHub's Markdown, which has no underline of its own."""
+    """Render as GitHub Markdown, which has no underline of its own."""
     head = [*leading(table), *one_line_headings(table)]
     lines = [
         f"**{title_of(table)}**",
@@ -70,7 +70,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_csv(table: Table) -> str:
-    """Plain numbers in full precision, percent; a deviation is a column of its own."""
+    """Render as CSV, in percent with full precision; a standard deviation has its own column."""
     deviating = {column for (_, column), value in table.cells.items() if value.deviation is not None}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -90,7 +90,7 @@ def to_csv(table: Table) -> str:
 
 
 def to_latex(table: Table) -> str:
-    """A tabular with booktabs, in the form of the paper's tables."""
+    """Render as a LaTeX tabular with booktabs, in the style of the paper's tables."""
     above, lead = headings(list(table.columns)), leading(table)
     lines = [rf"% {title_of(table)}; needs \usepackage{{booktabs}}".replace("–", "--")]
     lines += [rf"\begin{{tabular}}{{{'l' * len(lead)}{'r' * len(table.columns)}}}", r"\toprule"]
@@ -111,7 +111,7 @@ def to_latex(table: Table) -> str:
 
 
 def to_screen(table: Table) -> None:
-    """Print to standard output; on a terminal that is too narrow, as several tables below each other."""
+    """Print to standard output; on a narrow terminal, as several tables below each other."""
     print_in_parts(table.columns, lambda columns: _screen(replace(table, columns=tuple(columns))))
 
 
@@ -149,7 +149,7 @@ def _row(cells: list[str]) -> str:
 
 
 def _rules(table: Table, lead: int) -> str:
-    """A rule below every group."""
+    """Return a rule below every group."""
     rules, start = [], lead + 1
     for _, width in spans(table):
         rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
@@ -158,6 +158,6 @@ def _rules(table: Table, lead: int) -> str:
 
 
 def _latex(text: str) -> str:
-    """Text with LaTeX's own characters made harmless."""
+    """Escape LaTeX's special characters."""
     text = text.replace("\\", r"\textbackslash ")
     return re.sub(r"([#$%&_{}])", r"\\\1", text).replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ")

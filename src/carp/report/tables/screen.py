@@ -1,4 +1,4 @@
-"""Tables on a terminal: no wider than it is, and never a number cut in two. Elsewhere: plain, one row per line."""
+"""Prints tables: no wider than the terminal and without splitting numbers; in a pipe plain, one row per line."""
 
 import io
 import sys
@@ -14,14 +14,14 @@ from carp.console.safe_console import SafeConsole
 
 T = TypeVar("T")
 _UNBOUNDED = 10_000
-_NAME, _VALUE = 20, 20  # widths that a name and a heading of values always have
+_NAME, _VALUE = 20, 20  # names can always take this width, headings of values at most this
 
 
 def print_in_parts(columns: Sequence[T], draw: Callable[[Sequence[T]], Table]) -> None:
-    """Print the table that `draw` makes of the columns; where it is too wide, as several tables below each other.
+    """Print the table that `draw` makes of the columns; if it is too wide, as several tables below each other.
 
-    Names fold at half the width of the terminal, headings of values (columns that do not wrap) end in `…`. In a pipe or
-    a file nothing is folded: columns are aligned with spaces, one row per line.
+    Names wrap at half the width of the terminal, and long headings of values (columns that do not wrap) end in `…`. In
+    a pipe or a file nothing wraps: columns are aligned with spaces, one row per line.
     """
     console = SafeConsole(width=_UNBOUNDED, soft_wrap=True)
     if not console.is_terminal:
@@ -36,7 +36,7 @@ def print_in_parts(columns: Sequence[T], draw: Callable[[Sequence[T]], Table]) -
 
 
 def plain_text(table: Table) -> str:
-    """A table without lines and styles, its columns aligned with spaces, one row per line."""
+    """Render a table without lines and styles, its columns aligned with spaces, one row per line."""
     table.box, table.show_edge, table.pad_edge, table.padding = None, False, False, (0, 2, 0, 0)
     lines = [str(table.title)] if table.title else []
     table.title = None
@@ -50,13 +50,13 @@ def plain_text(table: Table) -> str:
 
 
 def print_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """For programs: the names of the columns, then one row per line, with tabs between; tabs in names are escaped."""
+    """Print the names of the columns, then one tab-separated line per row, for programs; tabs in names are escaped."""
     for row in (names, *rows):
         sys.stdout.write("\t".join(printable(cell) for cell in row) + "\n")
 
 
 def on_terminal() -> bool:
-    """Whether a person looks at standard output."""
+    """Return whether standard output is a terminal."""
     return SafeConsole().is_terminal
 
 

@@ -1,4 +1,4 @@
-"""Results on the screen: a row a measure, a column a model, and how they were tested."""
+"""Prints results with one row per measure and one column per model, and how they were tested."""
 
 from collections.abc import Sequence
 
@@ -9,22 +9,22 @@ from carp.console.printable import printable
 from carp.console.safe_console import SafeConsole
 from carp.evaluation.result import Result
 from carp.report.tables.columns import PROTOCOLS, Column, column_of, headline_columns, name_of_data
-from carp.report.tables.join import told_apart
+from carp.report.tables.join import metric_name
 from carp.report.tables.screen import print_in_parts
 
 _Cells = dict[Column, dict[str, tuple[float, float | None]]]
 
 
 def print_results(results: Sequence[Result]) -> None:
-    """The values of results of one data set in percent, with their deviation; the best of a row bold.
+    """Print the results on one data set in percent, with standard deviations; the best value of a row is bold.
 
-    All values of one protocol; of several those that the paper's tables show.
+    If there is only one protocol, all its values are shown; otherwise those that the paper's tables show.
     """
     models = list(dict.fromkeys(_model(result) for result in results))
     cells: _Cells = {}
     for result in results:
         for name, value in result.values.items():
-            column = column_of(result.protocol, name_of_data(result.data), told_apart(result, name))
+            column = column_of(result.protocol, name_of_data(result.data), metric_name(result, name))
             cells.setdefault(column, {})[_model(result)] = (value, result.spread.get(name))
     columns = list(cells)
     if len({column.protocol for column in columns}) > 1:
@@ -36,7 +36,7 @@ def print_results(results: Sequence[Result]) -> None:
 
 
 def how_tested(results: Sequence[Result]) -> str:
-    """In one line what the values were taken on: test images, or one of the ways to do without."""
+    """Describe in one line what the values were measured on: test images, or a substitute for them."""
     ways: dict[str, list[str]] = {}
     for result in results:
         if "test" in result.data:

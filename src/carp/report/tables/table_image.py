@@ -1,4 +1,4 @@
-"""A table as a picture."""
+"""Draws a table as an image."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +18,9 @@ _WIDEST = 11.0  # a page
 
 
 def draw_table(table: Table, path: Path) -> None:
-    """Draw a table as a PNG: rules as in a book, best bold, second underlined.
+    """Draw a table as a PNG with horizontal rules; the best values are bold, the second-best underlined.
 
-    A table that is wider than a page becomes several below each other.
+    A table wider than a page is split into several below each other.
     """
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional
@@ -43,7 +43,7 @@ def draw_table(table: Table, path: Path) -> None:
 
 
 def _parts(table: Table) -> list[Table]:
-    """Tables of some of the columns each, none wider than a page; one column stays whole however wide it is."""
+    """Split a table into tables no wider than a page; a single column is kept, however wide it is."""
     parts, columns = list[Table](), table.columns
     while columns:
         tried = (replace(table, columns=columns[:n]) for n in range(len(columns), 0, -1))
@@ -54,7 +54,7 @@ def _parts(table: Table) -> list[Table]:
 
 
 def _whole_groups(columns: Sequence[Column], count: int) -> int:
-    """At most `count` columns that end with a protocol and data set, where these do not fill the page alone."""
+    """Return how many of the first `count` columns to keep so that no group of columns is split, if possible."""
     groups = [(column.protocol, column.data) for column in columns]
     if count == len(columns):
         return count
@@ -67,7 +67,7 @@ def _has_groups(table: Table) -> bool:
 
 
 def _head_lines(table: Table) -> int:
-    """The title and one or two lines of headings."""
+    """Return the number of lines of the title and the headings."""
     return 2 + _has_groups(table)
 
 
@@ -76,7 +76,7 @@ def _lines(table: Table) -> int:
 
 
 def _widths(table: Table) -> list[float]:
-    """Inches a column, by its longest text; a group that is wider than its columns widens them."""
+    """Return the width of every column in inches, by its longest text; a wide group heading widens its columns."""
     above = headings(list(table.columns))
     names = above.names if _has_groups(table) else one_line_headings(table)
     texts = [[name] for name in (*leading(table), *names)]
@@ -95,7 +95,7 @@ def _widths(table: Table) -> list[float]:
 
 
 def _edges(widths: list[float]) -> list[float]:
-    """Where the columns begin and the last one ends."""
+    """Return the left edges of the columns and the right edge of the last one."""
     edges = [0.0]
     for width in widths:
         edges.append(edges[-1] + width)
@@ -143,7 +143,7 @@ def _write_value(axis: Any, table: Table, row: Row, column: Column, edges: list[
 
 
 def _write(axis: Any, text: str, edges: list[float], i: int, line: int, *, bold: bool = False) -> None:
-    """The first column is aligned left, the others right."""
+    """Write text in a column; the first column is left-aligned, the others right-aligned."""
     x, align = (edges[0], "left") if i == 0 else (edges[i + 1] - 0.06, "right")
     y, weight = -(line + 0.5) * _LINE, "bold" if bold else "normal"
     axis.text(x, y, text, fontsize=9, ha=align, va="center", weight=weight, parse_math=False)
