@@ -94,7 +94,7 @@ def test_a_killed_process_ends_all_and_is_named(folder: Path, tmp_path: Path) ->
         code, said = process.wait(timeout=60), file.read_text()
     assert code == 6, said
     lost, killed = own_lines(said)
-    assert "process 0 of 2 lost another one" in lost
+    assert "process 0 of 2 lost another process" in lost
     assert "process 1 of 2 was killed by SIGKILL" in killed
     assert "Traceback" not in said
 
