@@ -56,11 +56,28 @@ VALUES = [
 ]
 
 
-def build(words: list[str]) -> str:
+def parse(value: str) -> Any:
+    """The value as the command line reads it, which does not depend on the setting; the error if it is refused."""
+    try:
+        return parse_overrides([f"lr={value}"])["lr"]
+    except CarpError as error:
+        return error
+
+
+@pytest.fixture(scope="module")
+def parsed() -> list[Any]:
+    """Every value, parsed once: texts of a hundred thousand characters take their time."""
+    values = [parse(value) for value in VALUES]
+    errors = [str(value) for value in values if isinstance(value, CarpError)]
+    assert errors
+    assert not [error for error in errors if "\n" in error or len(error) >= 2000]
+    return [value for value in values if not isinstance(value, CarpError)]
+
+
+def build(settings: dict[str, Any]) -> str:
     """What `carp train` does before it allocates; returns the message if it is refused."""
     try:
-        overrides = parse_overrides(words)
-        config, source = open_data(tiny_images(64), None, {**TINY, **overrides})
+        config, source = open_data(tiny_images(64), None, {**TINY, **settings})
         choose_device(config.device)
         assert estimate(config).total_bytes > 0
         schedules = Schedules(config, max(1, len(source) // config.batch_size))
@@ -72,20 +89,16 @@ def build(words: list[str]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("key", Config.model_fields)
-def test_every_setting_is_refused_in_one_line_or_works(key: str) -> None:
-    if key == "download":
-        pytest.skip("nothing is downloaded for images in memory")
-    for value in VALUES:
-        message = build([f"{key}={value}"])
+@pytest.mark.parametrize("key", [key for key in Config.model_fields if key != "download"])
+def test_every_setting_is_refused_in_one_line_or_works(parsed: list[Any], key: str) -> None:
+    for value in parsed:
+        message = build({key: value})
         assert "\n" not in message
         assert len(message) < 2000, message
-    field = Config.model_fields[key]
-    numbers = field.annotation in {int, float} or "float" in str(field.annotation) or "int" in str(field.annotation)
-    if numbers:
+    annotation = str(Config.model_fields[key].annotation)
+    if "int" in annotation or "float" in annotation:
         for value in ("-1", ".nan", "1" * 30, "1e308", "a"):
-            assert build([f"{key}={value}"]), f"{key}={value} was accepted"
-            assert key in build([f"{key}={value}"])
+            assert key in build({key: parse(value)}), f"{key}={value} was accepted"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +115,6 @@ def test_numbers_out_of_range_are_one_line_with_the_range(cli: Cli, tmp_path: Pa
     [
         "{block: unknown}",
         "{block: 3}",
-        "{layers: [1000000000]}",
         "{in_chans: -1}",
         "{no_such_option: 1}",
         "{layers: {}}",
@@ -110,8 +122,6 @@ def test_numbers_out_of_range_are_one_line_with_the_range(cli: Cli, tmp_path: Pa
     ],
 )
 def test_options_that_timm_cannot_use_are_one_line(cli: Cli, tmp_path: Path, flat: Path, options: str) -> None:
-    if "1000000000" in options:
-        pytest.skip("timm builds as many layers as it is asked for")
     assert_one_line(cli("train", flat, f"encoder_options={options}", "--out", tmp_path / "run"), "encoder")
 
 
@@ -177,5 +187,5 @@ def test_a_result_file_of_a_hundred_thousand_brackets_is_one_line(cli: Cli, tmp_
 
 def test_devices_that_cannot_compute_are_refused() -> None:
     for name in ("meta", "cpu:x", "🙂", "vulkan"):
-        assert "device" in build([f"device={name}"])
-    assert build(["device=cpu"]) == ""
+        assert "device" in build({"device": name})
+    assert build({"device": "cpu"}) == ""
