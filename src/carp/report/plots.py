@@ -32,8 +32,8 @@ def plot_run(metrics: list[dict[str, Any]], config: HeadSettings, path: Path) ->
         _draw_knn(axes[1], knn, _baselines(metrics))
     if verdicts := [m for m in metrics if "cause" in m]:
         _write_verdict(figure, verdicts[-1], width=130 if knn else 70)
-    with replacing(path) as beside:
-        figure.savefig(beside, dpi=120, format="png")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=120, format="png")
 
 
 def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: HeadSettings) -> None:

@@ -30,7 +30,7 @@ COUNTER = "num_batches_tracked"  # of batch norm; a trained encoder does not nee
 
 @dataclass(frozen=True)
 class Traits:
-    """How a ResNet computes, as far as the shapes of its tensors do not show it."""
+    """The properties of a ResNet that the shapes of its tensors do not show."""
 
     stride_in_1x1: bool = False
     """Whether the first 1×1 convolution of a stage has the stride, as in the original paper, or its 3×3 convolution."""

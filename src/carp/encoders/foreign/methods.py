@@ -10,17 +10,17 @@ from typing import Literal
 from carp.encoders.foreign.architecture import Traits
 from carp.encoders.foreign.signatures import (
     Signature,
-    beside,
     counters_at_zero,
+    has_entry,
+    has_tensor,
     never,
     no_classifier,
     no_counters,
-    only,
+    only_entry,
     queue_of,
     small_stem,
     statistics_last,
     student_and_teacher,
-    tensor,
     tensorflow_order,
 )
 from carp.encoders.foreign.vit import VitTraits
@@ -69,9 +69,9 @@ class Method:
     epochs: int | None = None
     """The training epochs of the weights in the paper's comparison."""
     traits: Traits = field(default_factory=Traits)
-    """How its ResNets compute."""
+    """The properties of its ResNets."""
     vit: VitTraits = field(default_factory=VitTraits)
-    """How its vision transformers compute, if it has a layout for them."""
+    """The properties of its vision transformers, if it has a layout for them."""
     mean: Three = IMAGENET_MEAN
     std: Three = IMAGENET_STD
     size: int = 224
@@ -97,11 +97,11 @@ _SIMCLR2 = (
     (r"\.net\.4\.", ".conv3."),
     (r"\.net\.5\.0\.", ".bn3."),
 )
-_CLASSIFIER = tensor(r"fc\.weight")
+_CLASSIFIER = has_tensor(r"fc\.weight")
 _AVERAGES = ("state_dict_ema", "model_ema")
 _HAIKU = (statistics_last, no_counters)
-_NEVER_TRAINED = (counters_at_zero, only("state_dict"), _CLASSIFIER)
-_ONE_HEAD, _MANY_HEADS = tensor(r"prototypes\.weight"), tensor(r"prototypes\.prototypes0\.weight")
+_NEVER_TRAINED = (counters_at_zero, only_entry("state_dict"), _CLASSIFIER)
+_ONE_HEAD, _MANY_HEADS = has_tensor(r"prototypes\.weight"), has_tensor(r"prototypes\.prototypes0\.weight")
 _SWAV = "https://github.com/facebookresearch/swav"
 _CARP = "https://github.com/sthalles/carp"
 _LOADER = f"{_CARP}/blob/main/helpers/checkpoint_loader.py"
@@ -117,8 +117,8 @@ METHODS = (
     ),
     Method(
         "timm", "Supervised (timm)",
-        (Layout("state_dict_ema", required=(_CLASSIFIER, beside("state_dict_ema"))),
-         Layout("state_dict", required=(beside("arch"), beside("version"), _CLASSIFIER)),
+        (Layout("state_dict_ema", required=(_CLASSIFIER, has_entry("state_dict_ema"))),
+         Layout("state_dict", required=(has_entry("arch"), has_entry("version"), _CLASSIFIER)),
          Layout("", required=(_CLASSIFIER,), hints=(never,))),
         "https://huggingface.co/timm/resnet50.a1_in1k", ("fc.",),
         read_in="https://github.com/huggingface/pytorch-image-models/blob/main/timm/utils/checkpoint_saver.py",
@@ -172,12 +172,13 @@ METHODS = (
     # The paper's comparison
     Method(
         "obow", "oBoW",
-        (Layout("network", required=(tensor(r"conv1\.weight"),)), Layout("network", "_feature_blocks.", _OBOW_BLOCKS)),
+        (Layout("network", required=(has_tensor(r"conv1\.weight"),)),
+         Layout("network", "_feature_blocks.", _OBOW_BLOCKS)),
         "https://github.com/valeoai/obow", ("fc.",), paper="oBoW (mc)", epochs=200,
         note="the release is a ZIP archive; unpack it first",
     ),
     Method(
-        "infomin", "InfoMin", (Layout("model", "encoder.", required=(tensor(r"head\.\d+\.weight"),)),),
+        "infomin", "InfoMin", (Layout("model", "encoder.", required=(has_tensor(r"head\.\d+\.weight"),)),),
         "https://github.com/HobbitLong/PyContrast/blob/master/pycontrast/docs/MODEL_ZOO.md", ("head.", "head_jig."),
         read_in="https://github.com/HobbitLong/PyContrast/blob/master/pycontrast/networks/build_backbone.py",
         paper="InfoMin", epochs=800,
@@ -204,31 +205,32 @@ METHODS = (
     ),
     Method(
         "dino", "DINO",
-        (Layout("teacher", "backbone.", required=(beside("dino_loss"),)), Layout("", required=(no_classifier,)),
-         Layout("student", "backbone.", required=(beside("dino_loss"),), hints=(never,)),
-         Layout("teacher", "backbone.", required=(beside("dino_loss"),), family="vit"),
+        (Layout("teacher", "backbone.", required=(has_entry("dino_loss"),)), Layout("", required=(no_classifier,)),
+         Layout("student", "backbone.", required=(has_entry("dino_loss"),), hints=(never,)),
+         Layout("teacher", "backbone.", required=(has_entry("dino_loss"),), family="vit"),
          Layout("", required=(no_classifier,), family="vit", file=r"dino_(deitsmall|vitbase)(8|16)_pretrain\.pth"),
-         Layout("student", "backbone.", required=(beside("dino_loss"),), hints=(never,), family="vit")),
+         Layout("student", "backbone.", required=(has_entry("dino_loss"),), hints=(never,), family="vit")),
         "https://github.com/facebookresearch/dino", ("head.", "backbone.fc."), paper="DINO (mc)", epochs=800,
         vit=VitTraits(dino_positions=True),
         note="ResNet-50 and ViTs; a bare ViT is recognised only by its published file name",
     ),
     Method(
         "triplet", "Triplet",
-        (Layout("state_dict", required=(no_classifier, beside("author"))),
-         Layout("state_dict", "backbone.", required=(tensor(r"online_net\.0\.conv1\.weight"),))),
+        (Layout("state_dict", required=(no_classifier, has_entry("author"))),
+         Layout("state_dict", "backbone.", required=(has_tensor(r"online_net\.0\.conv1\.weight"),))),
         "https://github.com/wanggrun/triplet", ("online_net.", "target_net.", "head."), paper="Triplet", epochs=980,
     ),
     Method(
         "barlow-twins", "Barlow Twins",
-        (Layout("", required=(no_classifier,)), Layout("model", "backbone.", required=(tensor(r"bn\.running_mean"),))),
+        (Layout("", required=(no_classifier,)),
+         Layout("model", "backbone.", required=(has_tensor(r"bn\.running_mean"),))),
         "https://github.com/facebookresearch/barlowtwins", ("projector.", "bn.", "backbone.fc."), paper="BarlowT",
         epochs=1000,
     ),
     Method(
         "vicreg", "VICReg",
         (Layout("", required=(no_classifier,)),
-         Layout("model", "backbone.", required=(tensor(r"projector\.0\.bias"),))),
+         Layout("model", "backbone.", required=(has_tensor(r"projector\.0\.bias"),))),
         "https://github.com/facebookresearch/vicreg", ("projector.",), paper="VICReg", epochs=1000,
     ),
     Method(
@@ -267,7 +269,7 @@ METHODS = (
         note="the moving average, as in the authors' evaluation",
     ),
     Method(
-        "coke", "CoKe", (Layout("state_dict", "encoder.", required=(tensor(r"(assign_labels|pre_center.*)"),)),),
+        "coke", "CoKe", (Layout("state_dict", "encoder.", required=(has_tensor(r"(assign_labels|pre_center.*)"),)),),
         "https://github.com/idstcv/CoKe",
         ("encoder.fc.", "predictor.", "assign_labels", "pre_center", "cur_center", "dual", "counter"), paper="CoKe",
     ),

@@ -22,17 +22,17 @@ class Contents:
 Signature = Callable[[Contents], bool]
 
 
-def tensor(pattern: str) -> Signature:
+def has_tensor(pattern: str) -> Signature:
     """The file has a tensor whose name matches."""
     return lambda contents: bool(contents.matching(pattern))
 
 
-def beside(entry: str) -> Signature:
+def has_entry(entry: str) -> Signature:
     """The file has this entry at its top level."""
     return lambda contents: entry in contents.entries
 
 
-def only(entry: str) -> Signature:
+def only_entry(entry: str) -> Signature:
     """The file has only this entry at its top level."""
     return lambda contents: contents.entries == {entry}
 

@@ -36,7 +36,7 @@ LARGE_HEADS = ((1152, 16), (1280, 16), (1408, 16), (1664, 16))
 
 @dataclass(frozen=True)
 class VitTraits:
-    """How a transformer computes, as far as the shapes of its tensors do not show it."""
+    """The properties of a transformer that the shapes of its tensors do not show."""
 
     heads: tuple[tuple[int, int], ...] = LARGE_HEADS
     """Pairs of width and number of attention heads for widths where that number is not width / 64."""

@@ -40,8 +40,8 @@ def draw_contact_sheet(title: str, rows: list[list[Cell]], path: Path, *, side: 
             write_line(draw, (left, top + side + 2), cell.caption, _FAINT, 12, side)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as beside:
-            sheet.save(beside, "PNG")
+        with replacing(path) as temporary:
+            sheet.save(temporary, "PNG")
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file.") from error
 

@@ -105,8 +105,8 @@ def write_sheet(path: Path, title: str, rows: Sequence[list[Picture]]) -> None:
             _draw(sheet, draw, picture, (_MARGIN + column * (SIDE + _GAP), _MARGIN + 2 * _LINE + number * step))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as beside:
-            sheet.save(beside, "PNG")
+        with replacing(path) as temporary:
+            sheet.save(temporary, "PNG")
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file with --sheet.") from error
 

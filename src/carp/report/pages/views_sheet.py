@@ -58,8 +58,8 @@ def draw_sheet(title: str, rows: list[Row], path: Path) -> None:
         _write(draw, (_MARGIN, top + layout.row_height + 4), row.caption, _FAINT, 13, layout.width)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as beside:
-            sheet.save(beside, "PNG")
+        with replacing(path) as temporary:
+            sheet.save(temporary, "PNG")
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file with --out.") from error
 

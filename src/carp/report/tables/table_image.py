@@ -38,8 +38,8 @@ def draw_table(table: Table, path: Path) -> None:
         _draw_heads(axis, part, widths, top)
         _draw_rows(axis, part, widths, top + _head_lines(part))
         top += _lines(part) + 1
-    with replacing(path) as beside:
-        figure.savefig(beside, dpi=160, format="png")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=160, format="png")
 
 
 def _parts(table: Table) -> list[Table]:
