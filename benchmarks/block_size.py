@@ -21,7 +21,8 @@ from benchmarks.shared import Results, knn_of, part, train_carp
 from carp.config import resolve
 from carp.config.recipe import read_recipe
 from carp.images.loading.in_memory import hold_in_memory
-from carp.images.source import ArraySource, open_source
+from carp.images.open_source import open_source
+from carp.images.sources.array import ArraySource
 
 PROTOTYPES = 65_536
 BLOCK_SIZES = (32, 128, 512, 2048, 8192, 65_536)

@@ -32,7 +32,7 @@ from benchmarks.shared import CPU, Measure, Measures, measures_parser, print_mea
 from carp.compute import distributed
 from carp.config import resolve
 from carp.images.loading.loader import make_loader
-from carp.images.source import ArraySource
+from carp.images.sources.array import ArraySource
 from carp.model.assigner import Assigner
 from carp.model.carp import Embedded
 from carp.model.shared_loss import sharded_loss, shared_loss

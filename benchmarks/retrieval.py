@@ -24,8 +24,9 @@ from carp.evaluation.ranked.whitening import fit_whitening
 from carp.evaluation.result import Result
 from carp.features.extract import Features
 from carp.features.scales import THREE_SCALES, Boxes, extract_scales
-from carp.images.names import by_name
-from carp.images.source import Source, open_source
+from carp.images.open_source import open_source
+from carp.images.source import Source
+from carp.images.sources.subset import by_name
 
 CPU = torch.device("cpu")
 

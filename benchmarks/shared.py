@@ -16,7 +16,7 @@ import carp
 from carp.config import Config
 from carp.evaluation.knn import knn_accuracy
 from carp.features.extract import extract
-from carp.images.source import ArraySource
+from carp.images.sources.array import ArraySource
 from carp.runs.run_log import read_metrics
 
 CPU = torch.device("cpu")

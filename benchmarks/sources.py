@@ -28,7 +28,8 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import ImageFolder
 
 from benchmarks.shared import judged
-from carp.images.source import Source, keep_index, open_source, read
+from carp.images.open_source import open_source
+from carp.images.source import Source, read
 from carp.images.sources.folder import FolderSource
 
 FILES, QUICK_FILES = 1_000_000, 50_000
@@ -89,7 +90,7 @@ def best_of(rounds: int, contenders: dict[str, Callable[[], object]]) -> dict[st
 def measure_index(files: Path, scratch: Path, rounds: int) -> dict[str, float]:
     """Seconds to find all images: anew by either library, and again with the index that was kept."""
     source = FolderSource(files)
-    keep_index(source, scratch / "index")
+    source.keep_index(scratch / "index")
     return best_of(
         rounds,
         {
@@ -145,7 +146,7 @@ def own_memory() -> float:
 def worker_memory(files: Path, scratch: Path) -> float:
     """The memory of the worker that holds most, in a run on these files."""
     source = open_source(files, index=scratch)
-    keep_index(source, scratch)
+    source.keep_index(scratch)
     indices = np.random.default_rng(0).integers(0, len(source), FETCHED_BY_WORKER).tolist()
     loader = DataLoader(_Fetched(source), sampler=indices, num_workers=2, batch_size=None)
     last: dict[int, float] = dict(tuple(item) for item in loader)

@@ -35,8 +35,10 @@ from benchmarks.shared import knn_of, part, train_carp
 from carp.config import Config, resolve
 from carp.config.recipe import read_recipe
 from carp.images.loading.in_memory import hold_in_memory
-from carp.images.source import ArraySource, Source, open_source
-from carp.images.subset import Subset
+from carp.images.open_source import open_source
+from carp.images.source import Source
+from carp.images.sources.array import ArraySource
+from carp.images.sources.subset import Subset
 from carp.training.loop import build_model
 
 IMAGES = 3_200  # for training and as the bank

@@ -31,7 +31,8 @@ from carp.config import Config
 from carp.config.recipe import read_recipe
 from carp.images.decoding.decode import Pixels, Stored, decode
 from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD, Loader, PhotoLoader, SmallImageLoader, normalise
-from carp.images.source import ArraySource
+from carp.images.source import Source
+from carp.images.sources.array import ArraySource
 from carp.images.sources.embedded import shapes
 from carp.images.sources.folder import FolderSource
 from carp.images.views.view_parameters import ViewKind, view_kinds
@@ -64,10 +65,10 @@ def stored_photographs(count: int) -> tuple[list[bytes], str]:
     return jpegs, f"{count} JPEGs of {WIDTH} × {HEIGHT}, quality {QUALITY}, {origin}"
 
 
-class Held:
+class Held(Source):
     """A source of images held in memory, encoded or decoded."""
 
-    name, fingerprint, labels, classes = "held", "", None, ()
+    name, fingerprint = "held", ""
 
     def __init__(self, images: list[Stored]) -> None:
         self.images = images

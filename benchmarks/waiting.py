@@ -20,7 +20,8 @@ from carp.config import Config, resolve
 from carp.config.recipe import read_recipe
 from carp.images.loading.in_memory import hold_in_memory
 from carp.images.loading.loader import SmallImageLoader
-from carp.images.source import ArraySource, open_source
+from carp.images.open_source import open_source
+from carp.images.sources.array import ArraySource
 from carp.training.loop import build_model
 from carp.training.optimiser import build_optimiser
 from carp.training.schedules import Schedules

@@ -27,7 +27,8 @@ from carp.config import Config, resolve
 from carp.config.recipe import read_recipe
 from carp.images.loading.in_memory import hold_in_memory
 from carp.images.loading.loader import make_loader, normalise
-from carp.images.source import ArraySource, open_source
+from carp.images.open_source import open_source
+from carp.images.sources.array import ArraySource
 from carp.model.encoder import build_encoder, num_features
 from carp.model.projector import Projector
 from carp.random import Purpose, seed_of

@@ -15,8 +15,9 @@ from carp.commands.attack import attack
 from carp.evaluation.ranked.copies import copy_detection, read_copies
 from carp.features.extract import extract
 from carp.images.inspect.attacks import ATTACKS
-from carp.images.names import by_name
-from carp.images.source import ArraySource, open_source
+from carp.images.open_source import open_source
+from carp.images.sources.array import ArraySource
+from carp.images.sources.subset import by_name
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 

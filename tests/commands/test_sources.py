@@ -11,7 +11,7 @@ from carp.config import check_keys
 from carp.config.recipe import parse_overrides
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import assert_same_run, tiny_images, write_images, write_recipe
-from tests.images.test_named_sets import write_voc
+from tests.images.test_dataset_source import write_voc
 from tests.images.test_paper_datasets import resize_row
 from tests.images.test_tar_shards import write_shards
 

@@ -17,7 +17,7 @@ from carp.encoders.foreign import foreign_encoder
 from carp.evaluation.linear.over_crops import linear_on_images
 from carp.features.extract import extract
 from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
-from carp.images.source import ArraySource
+from carp.images.sources.array import ArraySource
 
 DATA = Path(os.environ.get("CARP_TEST_DATA", "data"))
 IMAGES, WEIGHTS = DATA / "cifar10.tar.gz", DATA / "cifar_resnet_weights.tar.gz"

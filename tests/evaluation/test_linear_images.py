@@ -25,7 +25,8 @@ from carp.evaluation.result import Result
 from carp.features.extract import extract
 from carp.images.loading.loader import normalise
 from carp.images.loading.order import even_batches
-from carp.images.source import ArraySource, FolderSource
+from carp.images.sources.array import ArraySource
+from carp.images.sources.folder import FolderSource
 from carp.images.views.batch_views import batch_views
 from carp.images.views.crops import Crops
 from carp.images.views.view_parameters import crop_and_flip

@@ -11,7 +11,7 @@ import carp as carp_package
 from carp.compute.device import choose_device
 from carp.errors import CollapseError, NonFiniteError
 from carp.images.loading.loader import make_loader
-from carp.images.source import ArraySource
+from carp.images.sources.array import ArraySource
 from carp.training.display import TrainingDisplay
 from carp.training.loop import Training
 from tests.faults.conftest import Server

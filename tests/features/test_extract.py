@@ -18,7 +18,9 @@ from carp.errors import DataError, UnreadableImageError
 from carp.features.extract import _batches, extract
 from carp.images.loading.in_memory import hold_in_memory
 from carp.images.loading.loader import normalise, one_ahead
-from carp.images.source import ArraySource, FolderSource, Source
+from carp.images.source import Source
+from carp.images.sources.array import ArraySource
+from carp.images.sources.folder import FolderSource
 from tests.helpers import TINY, tiny_images, write_images, write_recipe
 
 CPU = torch.device("cpu")

@@ -14,7 +14,8 @@ from carp.errors import CarpError, UnreadableImageError
 from carp.features import scales as module
 from carp.features.scales import THREE_SCALES, extract_scales
 from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
-from carp.images.source import ArraySource, open_source
+from carp.images.open_source import open_source
+from carp.images.sources.array import ArraySource
 
 CPU = torch.device("cpu")
 

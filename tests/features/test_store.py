@@ -26,7 +26,8 @@ from carp.features.extract import evaluation_crop, extract
 from carp.features.filling import fill_store
 from carp.features.store import is_store, open_store
 from carp.features.tabular import write_csv, write_parquet
-from carp.images.source import FolderSource, Source
+from carp.images.source import Source
+from carp.images.sources.folder import FolderSource
 from tests.helpers import tiny_images, write_images
 
 CPU = torch.device("cpu")

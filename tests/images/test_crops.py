@@ -13,7 +13,9 @@ from carp.config import Config
 from carp.errors import DataError
 from carp.images.decoding.decode import pixel_limit
 from carp.images.loading.in_memory import hold_in_memory
-from carp.images.source import ArraySource, FolderSource, Source
+from carp.images.source import Source
+from carp.images.sources.array import ArraySource
+from carp.images.sources.folder import FolderSource
 from carp.images.views.crops import CropBatch, Crops
 from carp.images.views.view_parameters import crop_and_flip, draw_view, draw_views, view_kinds
 from carp.random import Purpose, key

@@ -11,8 +11,9 @@ from PIL import Image
 from carp.config import Config
 from carp.errors import DataError, UnreadableImageError
 from carp.images.loading.loader import PhotoLoader
-from carp.images.source import keep_index, open_source, read
-from carp.images.sources import folder
+from carp.images.open_source import open_source
+from carp.images.source import read
+from carp.images.sources import folder, folder_scan
 from carp.images.sources.folder import FolderSource
 
 
@@ -219,7 +220,7 @@ def settle(root):
 
 def kept(root, index):
     source = open_source(root, index=index)
-    keep_index(source, index)
+    source.keep_index(index)
     return source
 
 
@@ -307,7 +308,7 @@ def test_a_broken_or_alien_index_is_made_again(photos, tmp_path, damage):
     again = open_source(photos, index=tmp_path / "index")
     assert again.index.file is None
     assert again.fingerprint == source.fingerprint
-    keep_index(again, tmp_path / "index")
+    again.keep_index(tmp_path / "index")
     assert reused(photos, tmp_path / "index")
 
 
@@ -330,14 +331,14 @@ def test_a_copy_for_another_process_is_a_path_and_not_the_arrays(tmp_path):
     assert len(pickle.loads(pickle.dumps(FolderSource(tmp_path / "photos")))) == 2000  # noqa: TID251
 
 
-def test_finding_many_images_is_told_on_the_way_and_a_part_of_their_sizes_is_asked(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "_TOLD_EVERY", 500)
-    monkeypatch.setattr(folder, "_SIZES_ASKED", 100)
+def test_finding_many_images_reports_progress_and_samples_their_sizes(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_scan, "_REPORT_EVERY", 500)
+    monkeypatch.setattr(folder, "_SIZES_SAMPLED", 100)
     for name in "abc":
         (tmp_path / name).mkdir()
         for i in range(300):
             (tmp_path / name / f"{i}.png").touch()
-    told = []
-    source = open_source(tmp_path, progress=lambda done, total: told.append((done, total)))
-    assert told == [(600, 0)]
+    reported = []
+    source = open_source(tmp_path, progress=lambda done, total: reported.append((done, total)))
+    assert reported == [(600, 0)]
     assert len(source.index.arrays["sizes"]) == 100

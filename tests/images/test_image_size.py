@@ -8,7 +8,8 @@ from PIL import Image
 
 from carp.config import Config
 from carp.images.inspect.image_size import advice
-from carp.images.source import ArraySource, FolderSource
+from carp.images.sources.array import ArraySource
+from carp.images.sources.folder import FolderSource
 
 
 def folder(path: Path, *sizes: tuple[int, int]) -> FolderSource:

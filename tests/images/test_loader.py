@@ -16,7 +16,7 @@ from PIL import Image
 from carp.config import Config
 from carp.errors import BadImagesError, DataError
 from carp.images.loading import loader as loader_module
-from carp.images.loading.in_memory import hold_in_memory
+from carp.images.loading.in_memory import hold_in_memory, is_readable
 from carp.images.loading.loader import (
     IMAGENET_MEAN,
     IMAGENET_STD,
@@ -27,7 +27,8 @@ from carp.images.loading.loader import (
     normalise,
 )
 from carp.images.loading.quarantine import Quarantine, substitutes
-from carp.images.source import ArraySource, FolderSource
+from carp.images.sources.array import ArraySource
+from carp.images.sources.folder import FolderSource
 from carp.images.views.batch_views import batch_views
 from carp.images.views.photo_views import photo_views
 from carp.images.views.view_parameters import view_kinds
@@ -237,7 +238,7 @@ def test_a_substitute_is_seen_through_the_views_of_the_image_that_was_due(damage
 def test_small_images_are_replaced_by_the_same_ones_as_photographs(damaged):
     held = hold_in_memory(damaged, 32)
     whole = hold_in_memory(ArraySource(pictures()), 32)
-    assert [i for i in range(NUM_IMAGES) if not held.is_readable[i]] == list(BAD)
+    assert np.flatnonzero(~is_readable(held)).tolist() == list(BAD)
     for ours, theirs in zip(
         SmallImageLoader(held, small_config()).batches(0, 6),
         SmallImageLoader(whole, small_config()).batches(0, 6),

@@ -9,8 +9,8 @@ import pytest
 import torchvision.datasets
 from PIL import Image
 
-from carp.images.sources.named_sets import look
-from carp.images.sources.paper_datasets import BY_NAME, DATASETS, Dataset, SplitList, find
+from carp.images.sources.paper.dataset_source import look
+from carp.images.sources.paper.paper_datasets import BY_NAME, DATASETS, Dataset, SplitList, find
 from tests.helpers import tiny_images, write_images
 
 NAMES = "imagenet pets flowers aircraft cars country211 food101 stl10 gtsrb cifar10 cifar100 dtd voc07 inat2018"
@@ -69,11 +69,11 @@ def test_what_torchvision_can_open_is_present(tmp_path: Path) -> None:
     assert (found.state, found.train, found.test) == ("present", "dataset:dtd:train", "dataset:dtd:test")
 
 
-def test_a_part_that_is_too_small_is_broken(tmp_path: Path) -> None:
+def test_a_split_that_is_too_small_is_broken(tmp_path: Path) -> None:
     write_dtd(tmp_path, images=3)
     found = look(BY_NAME["dtd"], tmp_path)
     assert found.state == "broken"
-    assert found.reason.startswith(f"dataset:dtd:train has 3 images in {tmp_path}, not 1,880: it is not whole")
+    assert found.reason.startswith(f"dataset:dtd:train has 3 images in {tmp_path}, not 1,880:")
 
 
 def test_lists_without_images_are_broken(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def resize_row(
     row = small(name, train, test, classes)
     row = replace(row, lists=lists) if lists else row
     monkeypatch.setattr(
-        "carp.images.sources.paper_datasets.DATASETS", tuple(row if r.name == name else r for r in DATASETS)
+        "carp.images.sources.paper.paper_datasets.DATASETS", tuple(row if r.name == name else r for r in DATASETS)
     )
     monkeypatch.setitem(BY_NAME, name, row)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from carp.errors import DataError, MissingExtraError, UnreadableImageError
-from carp.images.source import open_source, read
+from carp.images.open_source import open_source
+from carp.images.source import read
 from carp.images.sources import parquet
 from carp.images.sources.parquet import ParquetSource
 from tests.helpers import tiny_images
@@ -107,7 +108,7 @@ def test_rows_without_bytes_are_unreadable_images(tmp_path):
     rows = [{"bytes": None, "path": "somewhere.png"}, None, {"bytes": png(tiny_images(1)[0]), "path": None}]
     source = open_source(write(tmp_path / "a.parquet", {"image": pa.array(rows, type=IMAGE)}))
     for i in range(2):
-        with pytest.raises(UnreadableImageError, match=rf"a\.parquet: row {i}: the row holds no bytes"):
+        with pytest.raises(UnreadableImageError, match=rf"a\.parquet: row {i}: the row has no bytes"):
             source.fetch(i)
     assert read(source, 2).shape == (32, 32, 3)
 
@@ -127,7 +128,7 @@ def test_files_that_cannot_be_used_are_told(tmp_path, parts):
             open_source(tmp_path / name)
         assert "\n" not in str(raised.value)
     write(parts / "z.parquet", {"image": structs(tiny_images(1))})
-    with pytest.raises(DataError, match=r"z\.parquet has no column 'label' as the other files have: image"):
+    with pytest.raises(DataError, match=r"z\.parquet has no column 'label'.* its columns are image"):
         open_source(parts)
 
 

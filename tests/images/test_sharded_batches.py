@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from carp.config import Config
 from carp.images.loading.loader import PhotoLoader
 from carp.images.loading.order import Order
-from carp.images.source import keep_index, open_source, read
+from carp.images.open_source import open_source
+from carp.images.source import read
 from carp.images.sources import parquet
 from tests.helpers import tiny_images
 from tests.images.test_tar_shards import write_shards
@@ -23,7 +24,7 @@ def source(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "tar":
         opened = open_source(write_shards(folder / "data", IMAGES, per_shard=6))
-        keep_index(opened, folder / "index")
+        opened.keep_index(folder / "index")
         yield opened
         return
     pytest.importorskip("pyarrow", reason="needs the extra [parquet]")

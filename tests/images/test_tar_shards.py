@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from carp.errors import DataError, UnreadableImageError
-from carp.images.source import keep_index, open_source, read
+from carp.images.open_source import open_source
+from carp.images.source import read
 from carp.images.sources.tar_headers import members
 from carp.images.sources.tar_shards import TarSource
 from tests.helpers import tiny_images
@@ -94,8 +95,8 @@ def test_long_and_unicode_names_are_found_in_every_form(tmp_path, form):
     contents=st.lists(st.tuples(NAMES.filter(lambda n: not n.endswith("/")), st.binary(max_size=2000)), max_size=8),
     format=st.sampled_from([tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
 )
-def test_every_member_lies_where_the_standard_library_says(tmp_path_factory, contents, form):
-    path = write_tar(tmp_path_factory.getbasetemp() / "any.tar", contents, form)
+def test_every_member_lies_where_the_standard_library_says(tmp_path_factory, contents, format):
+    path = write_tar(tmp_path_factory.getbasetemp() / "any.tar", contents, format)
     with tarfile.open(path) as archive:
         expected = [(m.name, m.offset_data, m.size) for m in archive if m.isreg()]
     with path.open("rb") as file:
@@ -242,7 +243,7 @@ def test_the_fingerprint_is_that_of_the_contents(shards, tmp_path):
 
 def test_the_index_is_kept_until_a_shard_changes(shards, tmp_path):
     first = open_source(shards)
-    keep_index(first, tmp_path / "index")
+    first.keep_index(tmp_path / "index")
     again = open_source(shards, index=tmp_path / "index")
     assert again.index.file is not None
     copy = pickle.loads(pickle.dumps(again))  # noqa: TID251

@@ -15,7 +15,7 @@ from carp.compute import distributed
 from carp.config import resolve
 from carp.images.loading.loader import make_loader
 from carp.images.loading.order import Order
-from carp.images.source import ArraySource
+from carp.images.sources.array import ArraySource
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Embedded
 from carp.model.loss import carp_loss

@@ -25,7 +25,7 @@ from carp.config import resolve
 from carp.errors import DataError
 from carp.images.decoding import transient
 from carp.images.loading.order import Order
-from carp.images.source import open_source
+from carp.images.open_source import open_source
 from tests.helpers import TINY, assert_same_run, steps_of, tiny_images, write_images, write_recipe
 from tests.processes.conftest import own_lines
 from tests.processes.forked import in_processes

@@ -8,7 +8,7 @@ import torch
 
 from carp.config import resolve
 from carp.images.loading.loader import make_loader
-from carp.images.source import ArraySource
+from carp.images.sources.array import ArraySource
 from carp.training.loop import build_model
 from carp.training.optimiser import build_optimiser
 from carp.training.schedules import Schedules

@@ -10,7 +10,7 @@ import torch
 
 from carp.compute.threads import OtherLoad
 from carp.config import Config, resolve
-from carp.images.source import ArraySource
+from carp.images.sources.array import ArraySource
 from carp.training.planning import best_choice, timing
 from carp.training.planning.timing import Timing, time_steps
 from tests.helpers import TINY, tiny_images

@@ -113,7 +113,7 @@ def check_model(model: str | None) -> None:
 
 def check_data(*places: str | None) -> None:
     """The same for images; prefixes (`dataset:pets`) and patterns of names are looked at later."""
-    from carp.images.sources.patterns import is_pattern
+    from carp.images.sources.shards import is_pattern
 
     for place in places:
         if place and ":" not in place and not is_pattern(place) and not Path(place).expanduser().exists():

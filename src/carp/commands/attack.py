@@ -18,8 +18,9 @@ from carp.files.outputs import check_output_file, check_output_folder
 from carp.files.regular import read_text
 from carp.images.decoding.decode import Pixels, Stored, decode, format_of, read_file
 from carp.images.inspect.attacks import ATTACKS, MANIFEST, attacked, chosen_strength
-from carp.images.source import Openable, Source, open_source, read
-from carp.images.subset import Subset, at_random
+from carp.images.open_source import open_source
+from carp.images.source import Openable, Source, read
+from carp.images.sources.subset import Subset, at_random
 from carp.report.pages.contact_sheet import Cell, draw_contact_sheet
 
 FORMAT = 1

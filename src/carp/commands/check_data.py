@@ -13,7 +13,7 @@ from carp.images.decoding.decode import pixel_limit
 from carp.images.inspect.scan import Range, Scan, scan
 from carp.images.inspect.throughput import measure_throughput
 from carp.images.source import Openable
-from carp.images.subset import at_random
+from carp.images.sources.subset import at_random
 
 _LISTED = 10  # broken images, classes and groups of duplicates that are named on the screen
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from carp.errors import DataError
-from carp.images.sources.paper_datasets import DATASETS, Dataset, Presence, Split
+from carp.images.sources.paper.paper_datasets import DATASETS, Dataset, Presence, Split
 from carp.report.tables.screen import plain_text
 
 
@@ -83,7 +83,7 @@ def _look_everywhere(root: Path | None) -> dict[str, Presence]:
         return {}
     if not root.is_dir():
         raise DataError(f"--root {root} is not a folder: give the folder that holds the data sets.")
-    from carp.images.sources.named_sets import (
+    from carp.images.sources.paper.dataset_source import (
         look,  # imports torchvision: seconds, and the table alone does not need it
     )
 

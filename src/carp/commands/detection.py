@@ -18,7 +18,7 @@ from carp.evaluation.detection.voc import fingerprint, read_voc
 from carp.evaluation.protocols import check_settings
 from carp.evaluation.result import Result
 from carp.images.source import Openable
-from carp.images.sources.paper_datasets import VOC0712_SIZES
+from carp.images.sources.paper.paper_datasets import VOC0712_SIZES
 from carp.runs.run_folder import versions
 
 STATE = "detection"  # sub-folder: what continues an interrupted evaluation

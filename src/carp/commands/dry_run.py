@@ -16,8 +16,10 @@ from carp.console.quantities import counted, duration_range
 from carp.errors import CarpError
 from carp.images.decoding.decode import pixel_limit
 from carp.images.inspect.image_size import advice
+from carp.images.labels import single_labels
 from carp.images.loading.loader import make_loader
-from carp.images.source import Openable, Source, open_source, single_labels
+from carp.images.open_source import open_source
+from carp.images.source import Openable, Source
 from carp.training.planning.best_choice import best_choice
 from carp.training.planning.estimate import Estimate, estimate
 from carp.training.planning.memory_check import memory_for_training, memory_problem

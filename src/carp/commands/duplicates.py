@@ -18,7 +18,8 @@ from carp.files.atomic import write_atomic
 from carp.files.outputs import check_output_folder
 from carp.images.decoding.decode import decode, has_camera_data, size_of
 from carp.images.inspect.identical import first_identical
-from carp.images.source import Openable, Source, open_source
+from carp.images.open_source import open_source
+from carp.images.source import Openable, Source
 from carp.report.pages.copies_page import CopiesFound, Group, Member, write_copies_page
 from carp.report.pages.remove_list import check_remove_list, write_remove_list
 from carp.similarity.look_alike import Look, agreement, look_at

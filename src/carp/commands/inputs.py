@@ -9,7 +9,8 @@ from carp.compute.device import choose_device
 from carp.config import Config, check_keys, resolve
 from carp.config.recipe import read_recipe
 from carp.console.progress import Display
-from carp.images.source import Openable, Source, notes_on, open_source
+from carp.images.open_source import open_source
+from carp.images.source import Openable, Source
 from carp.runs.checkpoint import list_checkpoints
 from carp.runs.run_folder import INDEX, open_run
 from carp.training.micro_batch import choose_micro_batch
@@ -44,7 +45,7 @@ def open_data(
 def warn_of(source: Source, display: Display | None) -> None:
     """Show once what was passed over when images were looked for."""
     if display is not None:
-        for note in notes_on(source):
+        for note in source.notes:
             display.warn_once(note)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,9 @@ from carp.evaluation.inputs import Features, Labels
 from carp.evaluation.linear.choice import choose_held_out
 from carp.features.feature_options import FeatureOptions
 from carp.features.store import Origin, Store, is_store, open_store, transform_differences
-from carp.images.source import Openable, Source, single_labels, unlabelled
-from carp.images.sources.named_sets import counterpart
+from carp.images.labels import single_labels, unlabelled
+from carp.images.source import Openable, Source
+from carp.images.sources.paper.dataset_source import counterpart
 
 FEATURES, LINEAR = "features", "linear"  # sub-folders: stored features, the state of linear classifiers
 _TEST_SHARE = 0.2  # of every class, where a protocol needs test images and none are given
@@ -64,6 +65,7 @@ class StoredData:
     """Features that were stored before, in the place of images."""
 
     store: Store
+    label_remedy: ClassVar[str] = "embed images that have labels"
 
     @property
     def name(self) -> str:

@@ -9,7 +9,8 @@ from PIL import Image
 from carp.errors import CarpError, DataError, StorageError, UnreadableImageError
 from carp.features.store import Store
 from carp.images.decoding.decode import Stored, decode, read_file
-from carp.images.source import Openable, Source, open_source
+from carp.images.open_source import open_source
+from carp.images.source import Openable, Source
 from carp.report.pages.thumbnails import thumbnail
 
 

@@ -26,10 +26,10 @@ from carp.features.extract import FeatureBatch
 from carp.features.filling import fill_store
 from carp.features.scales import ONE_SCALE, THREE_SCALES, Boxes, extract_scales
 from carp.features.store import Origin
-from carp.images.names import by_name, names_of
-from carp.images.source import Openable, Source, single_labels, unlabelled
-from carp.images.sources.paper_datasets import COPYDAYS_SIZES, RETRIEVAL_SIZES
-from carp.images.subset import Subset
+from carp.images.labels import single_labels, unlabelled
+from carp.images.source import Openable, Source
+from carp.images.sources.paper.paper_datasets import COPYDAYS_SIZES, RETRIEVAL_SIZES
+from carp.images.sources.subset import Subset, by_name, names_of
 
 _AT_A_TIME = 64
 

@@ -18,7 +18,8 @@ from carp.features.extract import Features, extract
 from carp.features.store import Store, is_store, open_store
 from carp.files.outputs import check_output_file, check_output_folder
 from carp.images.decoding.decode import decode, read_file
-from carp.images.source import Openable, is_collection, open_source
+from carp.images.open_source import open_source
+from carp.images.source import Openable, is_collection
 from carp.images.views.centre_crop import TRANSFORM
 from carp.report.pages.search_page import Found, Match, check_sheet, write_sheet
 from carp.report.pages.thumbnails import Picture, thumbnail

@@ -42,6 +42,10 @@ def _describe(key: str, schema: dict[str, Any]) -> list[str]:
 
 def _kind(key: str, schema: dict[str, Any]) -> str:
     """What is accepted, in words."""
+    if key == "source":
+        from carp.images.source import kinds_by_word  # here, as only this setting needs it
+
+        return " or ".join(["auto", *sorted(kinds_by_word())])
     if "enum" in schema:
         return " or ".join(schema["enum"])
     if "prefixItems" in schema:  # several numbers with the same bounds

@@ -23,7 +23,7 @@ from carp.images.loading.in_memory import hold_in_memory, is_held, is_readable
 from carp.images.loading.loader import make_loader
 from carp.images.loading.order import check_batch_size
 from carp.images.loading.quarantine import Misses, Quarantine
-from carp.images.source import Openable, Source, keep_index
+from carp.images.source import Openable, Source
 from carp.report.plots import plot_run
 from carp.runs.checkpoint import list_checkpoints
 from carp.runs.run_folder import INDEX, Run, locked, open_run, prepare_run
@@ -80,7 +80,7 @@ def train(
             if config.validation is not None:
                 labelled = open_more(config.validation, config, folder, display)
                 if distributed.is_first():
-                    keep_index(labelled, folder / INDEX)
+                    labelled.keep_index(folder / INDEX)
                 validation = _read(labelled, config, display)
                 validate = Validation(config, source, validation, device, warn=display.warn)
             display.say(_summary(config, len(source), training, device))
@@ -100,7 +100,7 @@ def _prepared(folder: Path, config: Config, source: Source) -> Iterator[None]:
     with locked(folder) if distributed.is_first() else nullcontext():
         if distributed.is_first():
             prepare_run(folder, config, source)
-            keep_index(source, folder / INDEX)
+            source.keep_index(folder / INDEX)
             if not list_checkpoints(folder / "checkpoints"):  # begun anew, maybe with other images
                 for name in (_quarantine_path(folder), folder / THREADS):
                     name.unlink(missing_ok=True)

@@ -95,10 +95,10 @@ def _as_source(data: Openable) -> Openable:
     return data
 
 
-class _OneImage:
+class _OneImage(Source):
     """A source of one file."""
 
-    fingerprint, labels, classes = "", None, ()
+    fingerprint = ""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.name

@@ -1,6 +1,6 @@
 """Settings of images and views: where images come from, how they are decoded, which views are drawn."""
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
@@ -21,7 +21,7 @@ from carp.config.values import (
 class DataSettings(Settings):
     """Where the images are, and how they are shuffled."""
 
-    source: Literal["auto", "folder", "list", "tar", "parquet", "torchvision", "dataset", "embedded"] = Field(
+    source: str = Field(
         "auto", description="Kind of data; auto infers it from the path. docs/data.md has an example of each."
     )
     root: str | None = Field(None, description="Folder of data sets, for torchvision:NAME and dataset:NAME.")

@@ -20,8 +20,9 @@ from carp.features.extract import Features, Progress, default_resize, extract, f
 from carp.features.feature_options import ENCODER, Precision
 from carp.features.filling import fill_store
 from carp.features.store import Origin, Store
-from carp.images.source import ArraySource, Source, is_collection, open_source
-from carp.images.sources.map_style import MapStyle
+from carp.images.open_source import open_source
+from carp.images.source import MapStyle, Source, is_collection
+from carp.images.sources.array import ArraySource
 from carp.images.views.centre_crop import TRANSFORM
 
 

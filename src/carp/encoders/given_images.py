@@ -9,14 +9,15 @@ from PIL import Image
 
 from carp.errors import DataError, UnreadableImageError
 from carp.images.decoding.decode import Pixels, Stored, read_file
+from carp.images.source import Source
 
 ImageLike = str | Path | Image.Image | Pixels
 
 
-class GivenImages:
+class GivenImages(Source):
     """A source of the images of a list."""
 
-    name, fingerprint, labels, classes = "images", "", None, ()
+    name, fingerprint = "images", ""
 
     def __init__(self, images: Sequence[ImageLike]) -> None:
         if not images:

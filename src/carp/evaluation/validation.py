@@ -11,9 +11,10 @@ from carp.config import Config
 from carp.errors import DataError, UnreadableImageError
 from carp.evaluation.knn import knn_accuracy, knn_leave_one_out
 from carp.features.extract import RAW_PIXELS_SIDE, extract
+from carp.images.labels import single_labels
 from carp.images.loading.quarantine import Unreadable, nothing_to_read
-from carp.images.source import Source, read, single_labels
-from carp.images.subset import Subset, at_random
+from carp.images.source import Source, read
+from carp.images.sources.subset import Subset, at_random
 from carp.model.carp import Carp
 
 _LARGEST_BANK = 10_000

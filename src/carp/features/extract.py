@@ -18,10 +18,10 @@ from carp.config import SMALL_IMAGE
 from carp.errors import UnreadableImageError
 from carp.features.feature_options import Precision
 from carp.images.decoding.decode import Pixels
-from carp.images.loading.in_memory import HeldSource
 from carp.images.loading.loader import normalise, one_ahead
 from carp.images.loading.quarantine import Unreadable, nothing_to_read
-from carp.images.source import ArraySource, Source, read
+from carp.images.source import Source, read
+from carp.images.sources.array import ArraySource
 from carp.images.views.centre_crop import resize_and_crop
 
 Features = NDArray[np.float32]
@@ -169,7 +169,7 @@ def _batches(source: Source, size: int, batch_size: int, resize: int | None = No
     starts = range(0, len(source), batch_size)
     as_it_is = size == (default_resize(size) if resize is None else resize)
     if isinstance(source, ArraySource) and source.images.shape[1:3] == (size, size) and as_it_is:
-        bad = source.unreadable if isinstance(source, HeldSource) else {}
+        bad = source.unreadable
         for start in starts:
             images = source.images[start : start + batch_size]
             indices = [i for i in range(start, start + len(images)) if i not in bad]

@@ -30,7 +30,7 @@ from carp.features.store import (
 from carp.files.atomic import remove, replacing
 from carp.images.loading.quarantine import nothing_to_read
 from carp.images.source import Source
-from carp.images.subset import Subset
+from carp.images.sources.subset import Subset
 
 Encode = Callable[[Source], Iterator[FeatureBatch]]
 

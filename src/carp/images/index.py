@@ -135,31 +135,6 @@ class Index:
                 raise DataError(f"the index {self.file} changed under a running process. Run the same command again.")
 
 
-class IndexedSource:
-    """What sources with an index share: a copy for another process is the index and what `_set` makes of it."""
-
-    _FROM_INDEX: frozenset[str] = frozenset()
-    index: Index
-    fingerprint: str
-    classes: tuple[str, ...]
-
-    def _set(self, index: Index) -> None:
-        """Take an index; subclasses take its arrays too, all of them into attributes named in `_FROM_INDEX`."""
-        self.index, self.fingerprint = index, str(index.about["fingerprint"])
-        self.classes = tuple(index.about["classes"])
-
-    def keep_index(self, folder: Path) -> None:
-        """Store the index, so that it is found the next time and workers share it."""
-        self._set(self.index.kept(folder))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in self._FROM_INDEX}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._set(self.index)
-
-
 def find_index(folder: Path | None, of: str) -> Index | None:
     """The stored index of some data; None when there is none, or it is broken or from another version."""
     if folder is None:

@@ -1,15 +1,48 @@
-"""Classes from whatever labels the data has: words or numbers, one an image."""
+"""Labels: class numbers from words, and the errors for labels that are missing or of another form."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from carp.errors import DataError
+
+
+class Named(Protocol):
+    """Images or their features: what has a name, and perhaps labels."""
+
+    @property
+    def name(self) -> str:
+        """What messages and results call it."""
+
+    @property
+    def labels(self) -> NDArray[np.int64] | None:
+        """As `Source.labels`."""
+
+    @property
+    def label_remedy(self) -> str:
+        """How to get labels, as the end of an error message."""
+
 
 def number_classes(words: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """A class index per word, and the names of the classes: numbers in their order, otherwise alphabetically."""
+    """One class index per word, and the names of the classes: numbers in their order, otherwise alphabetically."""
     names = sorted(set(words))
     if all(name.isascii() and name.isdecimal() for name in names):
         names.sort(key=lambda name: (len(digits := name.lstrip("0")), digits, name))  # `int` refuses 5,000 digits
     number = {name: i for i, name in enumerate(names)}
     return np.fromiter((number[word] for word in words), dtype=np.int64, count=len(words)), tuple(names)
+
+
+def unlabelled(source: Named) -> DataError:
+    """The error for images without labels where they are needed."""
+    return DataError(f"{source.name} has no labels: {source.label_remedy}.")
+
+
+def single_labels(source: Named, what: str = "k-NN") -> NDArray[np.int64]:
+    """One class index per image, [N], which `what` needs; an error if there are no labels, or several per image."""
+    if source.labels is None:
+        raise unlabelled(source)
+    if source.labels.ndim > 1:
+        raise DataError(f"{what} needs one label per image; {source.name} has several: use few-shot.")
+    return source.labels

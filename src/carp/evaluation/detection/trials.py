@@ -23,7 +23,7 @@ from carp.evaluation.detection.voc_metric import OVERLAPS, average_precisions
 from carp.evaluation.result import Result, mean_and_deviation
 from carp.features.extract import Progress
 from carp.files.atomic import write_atomic
-from carp.images.sources.split_lists import VOC_CLASSES
+from carp.images.sources.paper.split_lists import VOC_CLASSES
 from carp.runs.checkpoint import list_checkpoints
 from carp.runs.run_folder import locked
 

@@ -19,7 +19,7 @@ from carp.files.regular import read_text
 from carp.images.decoding.decode import Pixels, decode, read_file
 from carp.images.loading.loader import by_workers
 from carp.images.loading.order import permutation
-from carp.images.sources.split_lists import VOC_CLASSES
+from carp.images.sources.paper.split_lists import VOC_CLASSES
 from carp.random import Purpose, key, seed_of, uniforms
 
 ORDER, VIEW, WEIGHTS, STEP = range(4)  # what a random number of a trial is for

@@ -19,7 +19,7 @@ from carp.errors import DataError
 from carp.evaluation.inputs import Labels
 from carp.evaluation.ranked.ranking import Indices, Judged
 from carp.files.regular import read_regular
-from carp.images.names import NameIndex
+from carp.images.sources.subset import NameIndex
 from carp.restricted import read_plain_pickle
 
 _KEYS = ("gnd", "imlist", "qimlist")

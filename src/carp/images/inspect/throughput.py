@@ -9,7 +9,7 @@ from carp.config import LoaderSettings
 from carp.images.loading.in_memory import hold_in_memory, is_held
 from carp.images.loading.loader import make_loader
 from carp.images.source import Source
-from carp.images.subset import at_random
+from carp.images.sources.subset import at_random
 
 _IMAGES, _AT_A_TIME, _SECONDS = 256, 16, 3.0
 

@@ -11,7 +11,8 @@ from carp.config import SMALL_IMAGE, SizeSettings
 from carp.errors import UnreadableImageError
 from carp.images.decoding.decode import Pixels, Stored
 from carp.images.loading.quarantine import Misses, Unreadable, nothing_to_read
-from carp.images.source import ArraySource, Source, read
+from carp.images.source import Source, read
+from carp.images.sources.array import ArraySource
 from carp.images.views.centre_crop import resize_and_crop
 
 Progress = Callable[[int, int], None]  # called with (done, all)
@@ -24,8 +25,7 @@ class HeldSource(ArraySource):
     def __init__(self, images: Pixels, source: Source, unreadable: Sequence[Unreadable]) -> None:
         super().__init__(images, source.labels, source.classes, name=source.name, fingerprint=source.fingerprint)
         self._source, self.unreadable = source, {bad.index: bad for bad in unreadable}
-        self.is_readable: NDArray[np.bool_] = np.ones(len(images), dtype=np.bool_)
-        self.is_readable[list(self.unreadable)] = False
+        self.label_remedy = source.label_remedy
 
     def fetch(self, index: int) -> Stored:
         """RGB bytes [H, W, 3] of one image."""
@@ -39,8 +39,10 @@ class HeldSource(ArraySource):
 
 
 def is_readable(source: ArraySource) -> NDArray[np.bool_]:
-    """Which images of an array have pixels."""
-    return source.is_readable if isinstance(source, HeldSource) else np.ones(len(source), dtype=np.bool_)
+    """Which images of an array have pixels, [N]."""
+    readable = np.ones(len(source), dtype=np.bool_)
+    readable[list(source.unreadable)] = False
+    return readable
 
 
 def is_held(config: SizeSettings) -> bool:

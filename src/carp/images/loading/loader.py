@@ -39,7 +39,8 @@ from carp.images.decoding.decode import pixel_limit
 from carp.images.loading.in_memory import is_held, is_readable
 from carp.images.loading.order import Order
 from carp.images.loading.quarantine import Misses, Quarantine, Unreadable, nothing_instead, proves_too_many, substitutes
-from carp.images.source import ArraySource, Source
+from carp.images.source import Source
+from carp.images.sources.array import ArraySource
 from carp.images.views.batch_views import batch_views
 from carp.images.views.photo_views import photo_views, without_threads
 from carp.images.views.view_parameters import view_kinds

@@ -50,10 +50,8 @@ class Order:
     @classmethod
     def of_source(cls, source: Source, config: LoaderSettings) -> Self:
         """The order that suits how the images of a source are stored."""
-        window = min(config.shuffle_buffer, getattr(source, "window", config.shuffle_buffer))
-        return cls(
-            len(source), config.batch_size, config.seed, groups=getattr(source, "groups", None), window=max(1, window)
-        )
+        window = config.shuffle_buffer if source.window is None else min(config.shuffle_buffer, source.window)
+        return cls(len(source), config.batch_size, config.seed, groups=source.groups, window=max(1, window))
 
     def of_epoch(self, epoch: int) -> NDArray[np.int64]:
         """The indices of all batches of an epoch, [steps, B]."""

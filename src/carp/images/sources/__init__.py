@@ -1,1 +1,1 @@
-"""The kinds of image sources, one file each."""
+"""The kinds of image sources, one file each. A new kind is a new file here: see `Source`."""

@@ -1,35 +1,35 @@
 """A small image set that is drawn, not downloaded: each image is covered with one repeated motif.
 
-The class of an image is its motif. Everything that is easy to measure is drawn independently of
-the class: colours, which of motif and ground is brighter, the light over both, and the place,
-size, tilt and wobble of the motif. Raw pixels therefore say little about the class, while every
-crop still shows it.
+The class of an image is its motif. Everything that is easy to measure is drawn independently of the class: colours,
+whether the motif or the ground is brighter, the light over both, and the place, size, tilt and wobble of the motif. Raw
+pixels therefore say little about the class, while every crop still shows it.
 
-The bytes are the same on every machine: beyond uniform random numbers only operations that
-IEEE 754 rounds exactly are used (+ - * / sqrt, comparisons), never sin, exp or a reduction whose
-order may depend on the processor.
+The bytes are the same on every machine: besides uniform random numbers, only operations that IEEE 754 rounds exactly
+are used (+ - * / sqrt, comparisons), never sin, exp or a reduction whose order may depend on the processor.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import DataError, nearest
+from carp.images.source import Opening
+from carp.images.sources.array import ArraySource
 
 Floats = NDArray[np.float64]
 Motif = Callable[[Floats, Floats], Floats]
 
 SIDE = 32
 _SAMPLES = 2  # per pixel and axis: enough for smooth edges together with the soft step
+_SPLITS = {"shapes": "train", "shapes-test": "test"}
 _PER_CLASS = {"train": 480, "test": 110}
 _SEEDS = {"train": 20_240_001, "test": 20_240_002}
 
-# The balance of these numbers makes the set: where the light varies more than the motif, raw
-# pixels compare the light; where it varies much more, or in small spots that overlapping crops
-# share, a learner too tells images apart by their light and never looks at the motif.
+# The balance of these numbers makes the set. Where the light varies more than the motif, raw pixels compare the light;
+# where it varies much more, or in small spots that overlapping crops share, a model too distinguishes images by their
+# light and never learns the motif.
 _PERIOD = (4.5, 7.0)  # pixels, of a motif of size 1
 _STEP = (0.2, 0.3)  # brightness between motif and ground, of a range of 1
 _FLAT = 0.2  # largest change of each colour over the whole image
@@ -38,19 +38,27 @@ _WOBBLE = 0.25  # largest displacement of the motif, in periods
 _KNOTS = 5  # along a side, between which the displacement is interpolated
 
 
-@dataclass(frozen=True)
-class EmbeddedSet:
-    """Images with their labels, all read-only.
+class EmbeddedSource(ArraySource):
+    """`embedded:shapes` for training, `embedded:shapes-test` for testing; 32 × 32 pixels, read-only."""
 
-    Attributes:
-        images: Colour images, [N, 32, 32, 3].
-        labels: Index into `classes` of each image, [N].
-        classes: A readable name per class.
-    """
+    kind = "embedded"
+    example = "embedded:shapes"
+    claim_order = 50
+    labels: NDArray[np.int64]  # every image has one
 
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-    classes: tuple[str, ...]
+    @classmethod
+    def claims(cls, data: object) -> bool:  # noqa: ARG003
+        """Nothing: the prefix is needed."""
+        return False
+
+    @classmethod
+    def open(cls, data: str, how: Opening) -> "EmbeddedSource":  # noqa: ARG003 - it is drawn, so no option applies
+        """Draw the set of this name, once in a process."""
+        if data not in _SPLITS:
+            raise DataError(
+                f"there is no embedded set '{data}'.{nearest(data, _SPLITS)} Embedded sets: {', '.join(_SPLITS)}."
+            )
+        return shapes(_SPLITS[data])
 
 
 # A motif is a function of the place in units of its period. It is negative on the motif, zero on
@@ -122,21 +130,11 @@ _MOTIFS: dict[str, tuple[Motif, float]] = {
 
 
 @lru_cache(maxsize=2)
-def shapes(split: str = "train") -> EmbeddedSet:
-    """Draw the embedded image set; the same bytes in every process.
+def shapes(split: str) -> EmbeddedSource:
+    """Draw the images of "train" or "test", which share no image; the same bytes in every process.
 
-    Args:
-        split: "train" or "test"; the two share no image.
-
-    Returns:
-        The images in an order that mixes the classes, with as many images of each class.
-
-    Raises:
-        DataError: The split does not exist.
+    There are as many images of each class, in an order that mixes the classes.
     """
-    if split not in _PER_CLASS:
-        cause = f"The embedded image set has no split '{split}': use 'train' or 'test'."
-        raise DataError(cause + nearest(split, _PER_CLASS))
     count = _PER_CLASS[split]
     rng = np.random.Generator(np.random.Philox(key=_SEEDS[split]))
     images = np.concatenate([_draw(rng, *motif, count) for motif in _MOTIFS.values()])
@@ -144,7 +142,8 @@ def shapes(split: str = "train") -> EmbeddedSet:
     order = np.argsort(rng.random(len(labels)), kind="stable")
     images, labels = images[order], labels[order]
     images.flags.writeable = labels.flags.writeable = False
-    return EmbeddedSet(images, labels, tuple(_MOTIFS))
+    name = next(name for name, own in _SPLITS.items() if own == split)
+    return EmbeddedSource(images, labels, tuple(_MOTIFS), name=f"{EmbeddedSource.kind}:{name}")
 
 
 def _draw(rng: np.random.Generator, motif: Motif, size: float, count: int) -> NDArray[np.uint8]:

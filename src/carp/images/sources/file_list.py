@@ -8,18 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from carp.errors import DataError, nearest
 from carp.files.regular import check_regular, open_regular
 from carp.images.decoding.decode import Stored, read_file
 from carp.images.decoding.image_formats import SUFFIXES
 from carp.images.decoding.transient import retrying
-from carp.images.index import Found, Index, IndexedSource, find_index, pack, silent, strings_arrays
+from carp.images.index import Found, Index, find_index, pack, silent, strings_arrays
 from carp.images.labels import number_classes
+from carp.images.source import Opening, as_path
+from carp.images.sources.indexed import IndexedSource
 
-LISTS = frozenset({".txt", ".csv", ".tsv"})
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path")
 _LABEL_COLUMNS = ("label", "class", "category", "target", "cls")
 
@@ -31,11 +29,16 @@ class _Entry(NamedTuple):
 
 
 class ListSource(IndexedSource):
-    """Image files named in a list, in its order; relative paths start at the folder of the list.
+    """The image files that a list names, in its order; relative paths start at the folder of the list.
 
-    Whether the files exist shows when they are read: a missing one is an image that cannot be read.
+    The files are not looked up when the list is opened: a missing one is an image that cannot be read.
     """
 
+    kind = "list"
+    example = "a list of paths (.txt, .csv, .tsv)"
+    suffixes = frozenset({".txt", ".csv", ".tsv"})
+    claim_order = 30
+    label_remedy = "add a second column with the class of every image"
     _FROM_INDEX = frozenset({"paths", "labels"})
 
     def __init__(self, file: Path, *, index: Path | None = None, progress: Found = silent) -> None:
@@ -50,11 +53,21 @@ class ListSource(IndexedSource):
             build = partial(_build, file, of, stamp, progress)
             self._set(stored if stored is not None and current else retrying(build, file))
         except OSError as error:
-            raise DataError(f"cannot read the list {file}: {error.strerror}.") from error
+            raise DataError(f"cannot read the list {file}: {error.strerror}. Check the path.") from error
+
+    @classmethod
+    def claims(cls, data: object) -> bool:
+        """An existing file with one of the suffixes."""
+        return super().claims(data) and as_path(data).is_file()
+
+    @classmethod
+    def open(cls, data: str, how: Opening) -> "ListSource":
+        """Read the list."""
+        return ListSource(as_path(data), index=how.index, progress=how.progress)
 
     def _set(self, index: Index) -> None:
         super()._set(index)
-        self.labels: NDArray[np.int64] | None = index.arrays["labels"] if self.classes else None
+        self.labels = index.arrays["labels"] if self.classes else None
         self.paths = index.strings("paths")
 
     def __len__(self) -> int:
@@ -68,13 +81,20 @@ class ListSource(IndexedSource):
         """The path of one file."""
         return str(self.file.parent / self.paths[index])
 
+    def short_name(self, index: int) -> str:
+        """The path in the list."""
+        return self.paths[index]
+
 
 def _build(file: Path, of: str, stamp: list[int], progress: Found) -> Index:
     paths, labels, first = list[str](), list[str](), 0
     with io.TextIOWrapper(open_regular(file), "utf-8-sig", errors="surrogateescape", newline="") as lines:
         for entry in _entries(file, lines):
             if "\0" in entry.path:
-                raise DataError(f"{file}, line {entry.line}: this is no list of paths (it has a NUL byte).")
+                raise DataError(
+                    f"{file}, line {entry.line}: this is not a list of paths (it has a NUL byte). Give a text file "
+                    "with one path per line."
+                )
             if paths and (entry.label is None) == bool(labels):
                 has, had = ("no label", "one") if entry.label is None else ("a label", "none")
                 raise DataError(
@@ -88,7 +108,7 @@ def _build(file: Path, of: str, stamp: list[int], progress: Found) -> Index:
             if len(paths) % 10_000 == 0:
                 progress(len(paths), 0)
     if not paths:
-        raise DataError(f"the list {file} names no images: write one path a line.")
+        raise DataError(f"the list {file} names no images: write one path per line.")
     numbers, classes = number_classes(labels)
     index = Index(of, {"stamp": stamp, "classes": classes}, {**strings_arrays("paths", pack(paths)), "labels": numbers})
     index.about["fingerprint"] = index.fingerprint("paths", "labels")
@@ -102,7 +122,7 @@ def _entries(file: Path, lines: Iterable[str]) -> Iterator[_Entry]:
 
 
 def _from_text(file: Path, lines: Iterable[str]) -> Iterator[_Entry]:
-    """A path a line, and maybe a label after a tab or a comma; a comma may also belong to the path."""
+    """One path per line, and perhaps a label after a tab or a comma; a comma may also belong to the path."""
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text:
@@ -118,7 +138,7 @@ def _from_text(file: Path, lines: Iterable[str]) -> Iterator[_Entry]:
 
 
 def _from_table(file: Path, lines: Iterable[str], delimiter: str) -> Iterator[_Entry]:
-    """Columns by the names in the first line, or path and label when the first line is an image already."""
+    """Columns by the names in the first line; path and label where the first line is an image already."""
     rows = csv.reader(lines, delimiter=delimiter)
     path_column, label_column = 0, None
     first = True
@@ -137,7 +157,9 @@ def _from_table(file: Path, lines: Iterable[str], delimiter: str) -> Iterator[_E
             label = cells[label_column] if label_column is not None and len(cells) > needed else ""
             if len(cells) <= needed or not cells[path_column] or (label_column is not None and not label):
                 missing = "label" if len(cells) > path_column and cells[path_column] else "path"
-                raise DataError(f"{file}, line {rows.line_num}: the {missing} is missing in '{delimiter.join(row)}'.")
+                raise DataError(
+                    f"{file}, line {rows.line_num}: the {missing} is missing in '{delimiter.join(row)}'. Add it."
+                )
             yield _Entry(rows.line_num, cells[path_column], label or None)
     except csv.Error as error:
         raise DataError(f"{file}, line {rows.line_num}: {error}. Is a quotation mark not closed?") from error
@@ -150,8 +172,8 @@ def _columns(file: Path, line: int, names: list[str]) -> tuple[int, int | None]:
     if path is None:
         close = next((hint for name in lower if (hint := nearest(name, _PATH_COLUMNS))), "")
         raise DataError(
-            f"{file}, line {line}: no column holds paths, received the columns {', '.join(names)}.{close} "
-            f"Call it '{_PATH_COLUMNS[0]}' (and labels '{_LABEL_COLUMNS[0]}'), or begin with a path in the first line."
+            f"{file}, line {line}: no column has paths, received the columns {', '.join(names)}.{close} "
+            f"Name it '{_PATH_COLUMNS[0]}' (and labels '{_LABEL_COLUMNS[0]}'), or begin with a path in the first line."
         )
     return path, next((lower.index(name) for name in _LABEL_COLUMNS if name in lower), None)
 

@@ -1,12 +1,9 @@
 """A folder of images, flat or nested, of any size."""
 
-import heapq
 import os
-import time
-from collections.abc import Callable
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +11,20 @@ from numpy.typing import NDArray
 from carp.errors import DataError
 from carp.images.decoding.decode import Stored, read_file
 from carp.images.decoding.image_formats import SUFFIXES
-from carp.images.decoding.transient import is_transient, retrying
-from carp.images.index import Found, Index, IndexedSource, Strings, Texts, find_index, pack, silent, strings_arrays
-from carp.images.sources.passed_over import OTHER_KIND, kinds_of, skipped_notes, unlistable_notes
+from carp.images.decoding.transient import retrying
+from carp.images.index import Found, Index, Strings, Texts, find_index, pack, silent, strings_arrays
+from carp.images.source import Opening, as_path, is_text, lazy
+from carp.images.sources.folder_scan import (
+    OTHER_KIND,
+    UNKNOWN,
+    only_images,
+    scan_folders,
+    skipped_notes,
+    unlistable_notes,
+)
+from carp.images.sources.indexed import IndexedSource
 
-_LOWER = np.frombuffer(bytes(range(256)).lower(), dtype=np.uint8).astype(np.uint64)
-# A million files are listed in a second, but asked for their sizes in five: only so many are asked, evenly spread.
-_SIZES_ASKED = 10_000
-_FRESH = 2_000_000_000  # nanoseconds: a folder that changed so shortly before may change again with the same time
-_TOLD_EVERY = 10_000
-_UNKNOWN = -1
+_SIZES_SAMPLED = 10_000  # listing a million files takes one second, and reading their sizes five
 
 
 class Paths(Texts):
@@ -49,14 +50,17 @@ class Paths(Texts):
 class FolderSource(IndexedSource):
     """All images below a folder.
 
-    When every image lies in one of several sub-folders, the names of these are the classes. Hidden files and folders
-    are passed over, and so are links that lead nowhere; other links are followed, but into no folder twice.
-
-    Sub-folders that may not be listed are passed over, too. `notes` names everything that was passed over by its kind.
+    When every image lies in a sub-folder and there are at least two of these, their names are the classes. Hidden files
+    and folders, broken links, and sub-folders without permission to list are skipped; `notes` counts what was skipped,
+    except hidden files. Links are followed, but no folder is visited twice.
 
     The fingerprint covers all paths, and the sizes of up to 10,000 images: of all, unless there are more.
     """
 
+    kind = "folder"
+    example = "a folder of images"
+    claim_order = 90  # it claims every folder, so other kinds are asked first
+    label_remedy = "put its images into one sub-folder per class, at least two"
     _FROM_INDEX = frozenset({"paths", "labels"})
 
     def __init__(self, root: Path, *, index: Path | None = None, progress: Found = silent) -> None:
@@ -65,26 +69,39 @@ class FolderSource(IndexedSource):
         stored = find_index(index, of)
         self._set(stored if stored is not None and _is_current(root, stored) else _build(root, of, progress))
 
+    @classmethod
+    def claims(cls, data: object) -> bool:
+        """Any folder."""
+        return is_text(data) and as_path(data).is_dir()
+
+    @classmethod
+    def open(cls, data: str, how: Opening) -> "FolderSource":
+        """List the folder, unless its stored index is current."""
+        root = as_path(data)
+        if not root.is_dir():
+            raise DataError(f"there is no folder {data}. Give a folder of images.")
+        return FolderSource(root, index=how.index, progress=how.progress)
+
     def _set(self, index: Index) -> None:
         super()._set(index)
         self.paths = _paths(index)
 
-    @cached_property
+    @lazy
     def labels(self) -> NDArray[np.int64] | None:
-        """A class index per image; None without classes."""
+        """One class index per image; None without classes."""
         if not self.classes:
             return None
         per_folder: NDArray[np.int64] = self.index.arrays["label"]
         return per_folder[self.index.arrays["folder_of"]]
 
-    @property
-    def skipped(self) -> dict[str, int]:
-        """How many files that are no images there are, by suffix."""
+    @lazy
+    def skipped(self) -> Mapping[str, int]:
+        """The number of files that are not images, by suffix."""
         return dict(self.index.about.get("skipped", {}))
 
-    @property
-    def notes(self) -> list[str]:
-        """Lines about what was passed over."""
+    @lazy
+    def notes(self) -> Sequence[str]:
+        """One line for each kind of thing that was skipped."""
         about = self.index.about
         return [*unlistable_notes(self.name, about.get("unlistable", [])), *skipped_notes(self.skipped)]
 
@@ -99,31 +116,26 @@ class FolderSource(IndexedSource):
         """The path of one file."""
         return str(self.root / self.paths[index])
 
+    def short_name(self, index: int) -> str:
+        """The path relative to the folder."""
+        return self.paths[index]
+
 
 def _paths(index: Index) -> Paths:
     return Paths(index.strings("folders"), index.strings("names"), index.arrays["folder_of"])
 
 
-class _Listed(NamedTuple):
-    """A folder: when it changed, how many files it holds, their names as `pack` writes them, what else is there."""
-
-    changed: int
-    files: int
-    names: bytes
-    others: int  # links that lead nowhere, pipes, sockets, devices
-
-
 def _build(root: Path, of: str, progress: Found) -> Index:
-    found, unlistable = _scan(root, progress)
+    found, unlistable = scan_folders(root, progress)
     folders = sorted(found)
-    counts, names, skipped = _only_images([found[folder] for folder in folders])
+    counts, names, skipped = only_images([found[folder] for folder in folders], SUFFIXES)
     if others := sum(listed.others for listed in found.values()):
         skipped[OTHER_KIND] = others
     if not counts.sum():
         notes = [*unlistable_notes(str(root), unlistable), *skipped_notes(skipped)]
-        passed_over = "".join(f"{note[0].upper()}{note[1:]}. " for note in notes)
+        skipped_text = "".join(f"{note[0].upper()}{note[1:]}. " for note in notes)
         raise DataError(
-            f"there are no images below {root} (looked for {', '.join(sorted(SUFFIXES))}). {passed_over}"
+            f"there are no images below {root} (looked for {', '.join(sorted(SUFFIXES))}). {skipped_text}"
             "Give the folder that holds the images."
         )
     labels, classes = _labels_of(folders, counts.tolist())
@@ -141,101 +153,8 @@ def _build(root: Path, of: str, progress: Found) -> Index:
     return index
 
 
-def _scan(root: Path, progress: Found) -> tuple[dict[str, _Listed], list[str]]:
-    """Every folder by its path relative to the root, and the paths of those that may not be listed.
-
-    Links come after everything else and in the order of their names, so that the outcome does not depend on the order
-    in which the file system lists a folder.
-    """
-    found, unlistable = dict[str, _Listed](), list[str]()
-    folders, links, seen = [""], list[str](), set[tuple[int, int]]()
-    started, total, told = time.time_ns(), 0, 0
-    while folders or links:
-        folder = folders.pop() if folders else heapq.heappop(links)
-        path = f"{root}/{folder}"
-        try:
-            state = retrying(partial(os.stat, path), path)  # before it is listed: a later change must show
-            if (state.st_dev, state.st_ino) in seen:
-                continue
-            seen.add((state.st_dev, state.st_ino))
-            files, inner, linked, others = retrying(partial(_list, path), path)
-        except PermissionError as error:
-            if not folder:
-                raise DataError(f"cannot list the folder {root}: {error.strerror}.") from error
-            unlistable.append(folder)
-            continue
-        except OSError as error:
-            raise DataError(f"cannot list the folder {root / folder}: {error.strerror}.") from error
-        prefix = f"{folder}/" if folder else ""
-        folders += [prefix + name for name in inner]
-        for name in linked:
-            heapq.heappush(links, prefix + name)
-        changed = state.st_mtime_ns if state.st_mtime_ns < started - _FRESH else _UNKNOWN
-        files.sort()
-        found[folder] = _Listed(changed, len(files), pack(files), others)
-        total += len(files)
-        if total - told >= _TOLD_EVERY:
-            told = total
-            progress(total, 0)
-    return found, sorted(unlistable)
-
-
-def _list(folder: str) -> tuple[list[str], list[str], list[str], int]:
-    """Names of the files, the folders, and the links to folders in a folder; how many visible others there are."""
-    others, folders, links = list[os.DirEntry[str]](), list[str](), list[str]()
-    try:
-        with os.scandir(folder) as entries:  # this line is most of the time of a large folder
-            files = [entry.name for entry in entries if entry.is_file() or others.append(entry)]  # type: ignore[func-returns-value]
-    except OSError as error:  # a link to itself, which cannot be asked; or the folder cannot be listed, raised here
-        if is_transient(error):
-            raise
-        others.clear()
-        with os.scandir(folder) as entries:
-            files = [entry.name for entry in entries if _holds(entry.is_file) or others.append(entry)]  # type: ignore[func-returns-value]
-    visible = [entry for entry in others if not entry.name.startswith(".")]
-    for entry in visible:
-        if _holds(entry.is_dir):
-            (links if entry.is_symlink() else folders).append(entry.name)
-    return files, folders, links, len(visible) - len(folders) - len(links)
-
-
-def _holds(question: Callable[[], bool]) -> bool:
-    try:
-        return question()
-    except OSError as error:
-        if is_transient(error):  # or a file would be missing for no fault of its own
-            raise
-        return False
-
-
-def _only_images(listed: list[_Listed]) -> tuple[NDArray[np.int64], bytes, dict[str, int]]:
-    """How many images every folder holds and their names: visible, with one of the suffixes in either case.
-
-    Also how many visible files there are of every other kind.
-    """
-    packed = b"".join(folder.names for folder in listed)
-    blob = np.frombuffer(packed, dtype=np.uint8)
-    ends = np.flatnonzero(blob == 0)
-    starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)[: len(ends)]
-    code = np.zeros(len(ends), dtype=np.uint64)  # the last five characters as a number; a short name brings a NUL
-    for back in range(1, 6):
-        code |= _LOWER[blob[ends - back]] << np.uint64(8 * (back - 1))
-    image = np.isin(code, _codes(5)) | np.isin(code & np.uint64(0xFFFFFFFF), _codes(4))
-    visible = blob[starts] != ord(".")
-    skipped = kinds_of(blob, starts, ends, visible & ~image)
-    image &= visible
-    folder_of = np.repeat(np.arange(len(listed)), [folder.files for folder in listed])
-    counts = np.bincount(folder_of[image], minlength=len(listed))
-    return counts, packed if image.all() else blob[np.repeat(image, ends - starts + 1)].tobytes(), skipped
-
-
-def _codes(length: int) -> NDArray[np.uint64]:
-    """The suffixes of a length as numbers."""
-    return np.array([int.from_bytes(suffix.encode(), "big") for suffix in SUFFIXES if len(suffix) == length], np.uint64)
-
-
 def _labels_of(folders: list[str], counts: list[int]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """A class index per folder and the names of the classes; none if an image lies outside of all sub-folders."""
+    """One class index per folder, and the names of the classes; none if an image lies outside all sub-folders."""
     tops = [folder.partition("/")[0] for folder in folders]
     names = sorted({top for top, count in zip(tops, counts, strict=True) if count})
     if "" in names or len(names) < 2:
@@ -245,30 +164,30 @@ def _labels_of(folders: list[str], counts: list[int]) -> tuple[NDArray[np.int64]
 
 
 def _sizes(root: Path, paths: Paths) -> NDArray[np.int64]:
-    """Sizes in bytes of evenly spread images, of all if there are few enough."""
-    asked = np.unique(np.linspace(0, len(paths) - 1, _SIZES_ASKED).astype(np.int64))
+    """Sizes in bytes of evenly spread images; of all if there are few."""
+    sampled = np.unique(np.linspace(0, len(paths) - 1, _SIZES_SAMPLED).astype(np.int64))
     prefix = os.fsencode(root) + b"/"
-    return np.fromiter((_size(prefix + path) for path in paths.raw(asked)), dtype=np.int64, count=len(asked))
+    return np.fromiter((_size(prefix + path) for path in paths.raw(sampled)), dtype=np.int64, count=len(sampled))
 
 
 def _size(path: bytes) -> int:
     try:
         return retrying(partial(os.stat, path), os.fsdecode(path)).st_size
     except OSError:
-        return _UNKNOWN
+        return UNKNOWN
 
 
 def _is_current(root: Path, index: Index) -> bool:
-    """Whether the folders and the sizes are those that the index was built from, by the same rule.
+    """Whether the folders, the sampled sizes and the known suffixes are those that the index was built from.
 
-    A folder that could not be listed may be listable now without any change of time, so it is looked at again.
+    The permission to list a folder changes without its mtime, so an index that lacks a folder is never current.
     """
     if index.about.get("suffixes") != sorted(SUFFIXES) or index.about.get("unlistable"):
         return False
     changed = index.arrays["changed"]
     for folder, before in zip(index.strings("folders"), changed.tolist(), strict=True):
         try:
-            if before == _UNKNOWN or (root / folder).stat().st_mtime_ns != before:
+            if before == UNKNOWN or (root / folder).stat().st_mtime_ns != before:
                 return False
         except OSError:
             return False

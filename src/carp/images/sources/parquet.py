@@ -19,6 +19,8 @@ from carp.images.decoding.decode_limits import out_of_memory
 from carp.images.decoding.transient import retrying
 from carp.images.index import Found, silent
 from carp.images.labels import number_classes
+from carp.images.source import Opening, Source
+from carp.images.sources.shards import files_of, is_folder_of
 
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")
 _LABEL_COLUMNS = ("label", "labels", "cls", "class", "target", "fine_label")
@@ -26,12 +28,18 @@ _WINDOW_BYTES = 256 << 20  # of images that are mixed: a whole row group must be
 _HELD_BYTES = 2 * _WINDOW_BYTES  # by a process: a window, and the next one that a batch may reach into
 
 
-class ParquetSource:
+class ParquetSource(Source):
     """The rows of Parquet files, in their order.
 
-    A row group is the smallest thing that can be read, so each process holds the last few, and `groups` and `window`
+    A row group is the smallest unit that can be read, so each process holds the last few, and `groups` and `window`
     ask for an order that stays within them for a while.
     """
+
+    kind = "parquet"
+    example = "Parquet files (.parquet)"
+    suffixes = frozenset({".parquet"})
+    claim_order = 20
+    label_remedy = "add a column 'label'"
 
     def __init__(self, files: list[Path], *, name: str, progress: Found = silent) -> None:
         self.files, self.name = files, name
@@ -50,15 +58,25 @@ class ParquetSource:
                 if label_column is not None:
                     words += _words(file, table, label_column)
             progress(sum(counts), 0)
-        self.groups = np.array(counts, dtype=np.int64)
-        self._ends, self._places = np.cumsum(self.groups), np.array(places, dtype=np.int32).reshape(-1, 2)
+        self.groups = self._rows = np.array(counts, dtype=np.int64)  # of every row group
+        self._ends, self._places = np.cumsum(self._rows), np.array(places, dtype=np.int32).reshape(-1, 2)
         if not counts or not self._ends[-1]:
-            raise DataError(f"there are no images in {name}: it has no rows.")
+            raise DataError(f"there are no images in {name}: it has no rows. Give files with rows.")
         self.window = max(1, int(_WINDOW_BYTES * self._ends[-1] / max(1, total_bytes)))
         self.labels, self.classes = _labels(words, names, len(self))
         digest.update(b"" if self.labels is None else self.labels.tobytes())
         self.fingerprint = digest.hexdigest()
         self._held = _Held()
+
+    @classmethod
+    def claims(cls, data: object) -> bool:
+        """A file, a pattern of files, or a folder of them."""
+        return super().claims(data) or is_folder_of(data, cls.suffixes)
+
+    @classmethod
+    def open(cls, data: str, how: Opening) -> "ParquetSource":
+        """Open all files that the text means."""
+        return ParquetSource(files_of(data, ".parquet"), name=data, progress=how.progress)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -66,8 +84,8 @@ class ParquetSource:
     def fetch(self, index: int) -> Stored:
         """The bytes of one image."""
         group = int(np.searchsorted(self._ends, index, side="right"))
-        row = index - int(self._ends[group] - self.groups[group])
-        if self._held.process != os.getpid():  # a forked worker begins with nothing: neither files nor locks
+        row = index - int(self._ends[group] - self._rows[group])
+        if self._held.process != os.getpid():  # a forked worker must not share files or locks
             self._held = _Held()
         number, place = (int(i) for i in self._places[group])
         try:
@@ -79,14 +97,14 @@ class ParquetSource:
             raise out_of_memory(self.place(index)) from None
         stored = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(stored, bytes):
-            raise UnreadableImageError(self.place(index), "the row holds no bytes")
+            raise UnreadableImageError(self.place(index), "the row has no bytes")
         return stored
 
     def place(self, index: int) -> str:
         """The file and the number of one row in it."""
         group = int(np.searchsorted(self._ends, index, side="right"))
         number = int(self._places[group, 0])
-        first = int(self.groups[: int(np.searchsorted(self._places[:, 0], number))].sum())
+        first = int(self._rows[: int(np.searchsorted(self._places[:, 0], number))].sum())
         return f"{self.files[number]}: row {index - first}"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -152,7 +170,7 @@ def _sha(names: list[str] | None) -> Any:
 
 
 def _columns(file: Path, schema: Any) -> tuple[str, str | None, list[str] | None]:
-    """The columns of images and labels, and the names of the classes if the file knows them."""
+    """The columns of images and labels, and the names of the classes if the file has them."""
     features = _features(schema)
     images = [field.name for field in schema if _holds_images(field)]
     declared = [name for name in images if features.get(name, {}).get("_type") == "Image"]
@@ -189,7 +207,8 @@ def _holds_images(field: Any) -> bool:
 def _check_schema(file: Path, schema: Any, *columns: str | None) -> None:
     for column in columns:
         if column is not None and column not in schema.names:
-            raise DataError(f"{file} has no column '{column}' as the other files have: {', '.join(schema.names)}.")
+            raise DataError(f"{file} has no column '{column}', which the first file has; its columns are "
+                            f"{', '.join(schema.names)}. Give files with the same columns.")  # fmt: skip
 
 
 def _words(file: Path, table: Any, column: str) -> list[str]:
@@ -208,6 +227,6 @@ def _labels(words: list[str], names: list[str] | None, count: int) -> tuple[NDAr
     if names is None or not all(word.removeprefix("-").isdecimal() for word in words):
         return number_classes(words)
     numbers = np.array(words, dtype=np.int64)
-    if numbers.min() < 0 or numbers.max() >= len(names):  # −1 is how a hidden label is written
+    if numbers.min() < 0 or numbers.max() >= len(names):  # hidden labels are written as −1
         return None, ()
     return numbers, tuple(names)

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from carp.errors import DataError, UnreadableImageError
 from carp.files.regular import check_regular, open_descriptor
@@ -15,8 +14,11 @@ from carp.images.decoding.decode import Stored
 from carp.images.decoding.decode_limits import check_bytes, out_of_memory
 from carp.images.decoding.image_formats import SUFFIXES
 from carp.images.decoding.transient import retrying
-from carp.images.index import Found, Index, IndexedSource, find_index, pack, silent, strings_arrays
+from carp.images.index import Found, Index, find_index, pack, silent, strings_arrays
 from carp.images.labels import number_classes
+from carp.images.source import Opening
+from carp.images.sources.indexed import IndexedSource
+from carp.images.sources.shards import files_of, is_folder_of
 from carp.images.sources.tar_headers import BrokenTarError, Member, members
 
 _LARGEST_LABEL = 16 << 20  # bytes of a .cls or .json file
@@ -31,6 +33,11 @@ class TarSource(IndexedSource):
     open file between two calls, so that threads and processes may share a source.
     """
 
+    kind = "tar"
+    example = "tar shards (.tar)"
+    suffixes = frozenset({".tar", ".tar.gz", ".tgz"})  # the last two are refused, with a remedy
+    claim_order = 10
+    label_remedy = "add a .cls file to every sample"
     _FROM_INDEX = frozenset({"labels", "groups", "_names", "_shard_of", "_start", "_size"})
 
     def __init__(self, shards: list[Path], *, name: str, index: Path | None = None, progress: Found = silent) -> None:
@@ -41,10 +48,20 @@ class TarSource(IndexedSource):
         current = stored is not None and stored.about["stamp"] == stamp
         self._set(stored if stored is not None and current else _build(shards, of, stamp, progress))
 
+    @classmethod
+    def claims(cls, data: object) -> bool:
+        """A file, a pattern of files, or a folder of them."""
+        return super().claims(data) or is_folder_of(data, {".tar"})
+
+    @classmethod
+    def open(cls, data: str, how: Opening) -> "TarSource":
+        """Open all shards that the text means."""
+        return TarSource(files_of(data, ".tar"), name=data, index=how.index, progress=how.progress)
+
     def _set(self, index: Index) -> None:
         super()._set(index)
-        self.labels: NDArray[np.int64] | None = index.arrays["labels"] if self.classes else None
-        self.groups: NDArray[np.int64] = index.arrays["groups"]
+        self.labels = index.arrays["labels"] if self.classes else None
+        self.groups = index.arrays["groups"]
         self._names, self._shard_of = index.strings("names"), index.arrays["shard_of"]
         self._start, self._size = index.arrays["start"], index.arrays["size"]
 

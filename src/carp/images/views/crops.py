@@ -21,11 +21,12 @@ from carp.compute import distributed
 from carp.config import SMALL_IMAGE
 from carp.errors import DataError, UnreadableImageError, plain
 from carp.images.decoding.decode import pixel_limit, pixels_allowed
-from carp.images.loading.in_memory import HeldSource, hold_in_memory
+from carp.images.loading.in_memory import hold_in_memory
 from carp.images.loading.loader import by_workers, one_ahead, stack
 from carp.images.loading.order import even_batches, permutation
 from carp.images.loading.quarantine import Unreadable
-from carp.images.source import ArraySource, Source
+from carp.images.source import Source
+from carp.images.sources.array import ArraySource
 from carp.images.views.batch_views import batch_views
 from carp.images.views.photo_views import photo_views
 from carp.images.views.view_parameters import crop_and_flip
@@ -81,9 +82,9 @@ class Crops:
 
     def of_epoch(self, epoch: int) -> NDArray[np.int64]:
         """The chosen images in the order of an epoch."""
-        groups, window = getattr(self._source, "groups", None), getattr(self._source, "window", _WINDOW)
+        window = _WINDOW if self._source.window is None else min(_WINDOW, self._source.window)
         seed = seed_of(self._seed, Purpose.GRID_ORDER, epoch)
-        order = permutation(len(self._source), seed, groups=groups, window=max(1, min(_WINDOW, window)))
+        order = permutation(len(self._source), seed, groups=self._source.groups, window=max(1, window))
         return order[self._chosen[order]]
 
     def images_until(self, step: int) -> int:
@@ -102,7 +103,7 @@ class Crops:
             yield epoch, due[distributed.own_share(len(due))]
 
     def _small(self, source: ArraySource, first_step: int, last_step: int) -> Iterator[CropBatch]:
-        bad = source.unreadable if isinstance(source, HeldSource) else {}
+        bad = source.unreadable
         kind = crop_and_flip(self._size)
         for epoch, due in self._steps(first_step, last_step):
             indices = due[[i not in bad for i in due.tolist()]] if bad else due

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from carp.images.sources.paper_datasets import BY_NAME, DATASETS, PREFIX, find
+from carp.images.sources.paper.paper_datasets import BY_NAME, DATASETS, PREFIX, find
 
 PROTOCOLS = {
     "knn": "k-NN",

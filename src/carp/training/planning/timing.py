@@ -13,7 +13,7 @@ from carp.config import Config
 from carp.images.loading.in_memory import hold_in_memory, is_held
 from carp.images.loading.loader import make_loader
 from carp.images.source import Source
-from carp.images.subset import Subset
+from carp.images.sources.subset import Subset
 from carp.model.carp import Carp
 from carp.training.loop import build_model
 from carp.training.optimiser import build_optimiser

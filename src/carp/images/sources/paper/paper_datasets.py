@@ -1,7 +1,7 @@
-"""The paper's data sets, a row each: where torchvision has them, how large they are and what is measured on them.
+"""The paper's data sets, one row each: where torchvision stores them, how large they are and what is measured on them.
 
-`dataset:NAME:PART` opens a part of a row (`named_sets.py`). The splits are those of the authors' own evaluation; the
-numbers of images are those that torchvision gives.
+`dataset:NAME:SPLIT` opens a split of a row (`dataset_source.py`). The splits are those of the authors' own evaluation;
+the numbers of images are torchvision's.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ Layout = Literal["torchvision", "folders", "voc", "inaturalist"]
 
 @dataclass(frozen=True)
 class Split:
-    """One part of a data set: what its authors call it, torchvision's arguments for it, how many images."""
+    """A split of a data set: its authors' word for it, torchvision's arguments for it, its number of images."""
 
     word: str
     arguments: Mapping[str, Any]
@@ -25,7 +25,7 @@ class Split:
 
 @dataclass(frozen=True)
 class SplitList:
-    """A published list of some of the training images: its file in ROOT/NAME, how many images."""
+    """A published list of some of the training images: its file in ROOT/NAME, its number of images."""
 
     file: str
     images: int
@@ -50,34 +50,34 @@ class Dataset:
     gigabytes: float
     """To download."""
     marker: str
-    """A path below the root that is there if the data set is."""
+    """A path below the root that exists if the data set does."""
     download: bool = True
-    """Whether torchvision fetches it."""
+    """Whether torchvision can download it."""
     how: str = ""
-    """How to get it where torchvision cannot, or what to know about it."""
+    """How to get it where torchvision cannot download it, or what to know about it."""
     folder: str = ""
-    """The folder below the root that torchvision takes as its own root."""
+    """The folder below the root that torchvision uses as its own root."""
     layout: Layout = "torchvision"
-    """How it lies on the disk: as torchvision's class reads it, as folders of classes, or so that more is needed."""
+    """How it is stored: as torchvision's class reads it, as folders of classes, or in a form with code of its own."""
     lists: Mapping[str, SplitList] = field(default_factory=dict)
     """Published lists of some of the training images, by the word for them."""
 
-    def source(self, part: str) -> str:
-        """The word that opens a part: `train`, `test`, or one of `lists`."""
-        return f"{PREFIX}{self.name}:{part}"
+    def source(self, split: str) -> str:
+        """The text that opens a split: `train`, `test`, or one of `lists`."""
+        return f"{PREFIX}{self.name}:{split}"
 
-    def split(self, part: str) -> Split:
-        """The split that a part is, or is taken from."""
-        return self.test if part == "test" else self.train
+    def split(self, split: str) -> Split:
+        """The published split; for one of `lists`, the one that it is a part of."""
+        return self.test if split == "test" else self.train
 
-    def images(self, part: str) -> int:
-        """How many images a part has."""
-        return self.lists[part].images if part in self.lists else self.split(part).images
+    def images(self, split: str) -> int:
+        """The number of images of a split."""
+        return self.lists[split].images if split in self.lists else self.split(split).images
 
 
 @dataclass(frozen=True)
 class Presence:
-    """What was found of a data set: `state`, the words that open its parts, and why it cannot be used."""
+    """Whether a data set is in a folder: `state`, the texts that open its splits, or why it cannot be used."""
 
     state: Literal["present", "absent", "broken"]
     train: str = ""
@@ -171,8 +171,8 @@ DATASETS = (
         _split("train", 437_513, version="2018"), _split("val", 24_426, version="2018"),
         classes=8_142, metric="top-1", paper_metric="top-1", protocols=("few-shot",), gigabytes=120,
         marker="inaturalist/2018", folder="inaturalist", layout="inaturalist",
-        how="torchvision does not part it: put train2018.json and val2018.json, which do, into ROOT/inaturalist "
-        "(https://github.com/visipedia/inat_comp/tree/master/2018)",
+        how="torchvision does not split it: put train2018.json and val2018.json, which list its splits, into "
+        "ROOT/inaturalist (https://github.com/visipedia/inat_comp/tree/master/2018)",
     ),
 )  # fmt: skip
 RETRIEVAL_SIZES = {"roxford5k": (70, 4_993), "rparis6k": (70, 6_322)}
@@ -185,7 +185,7 @@ BY_NAME = {row.name: row for row in DATASETS}
 
 
 def find(word: str) -> Dataset | None:
-    """The row that a name, a title, a torchvision class or `dataset:NAME:PART` means, however it is spelt."""
+    """The row that a name, a title, a torchvision class or `dataset:NAME:SPLIT` means, in any spelling."""
     name = _plain(word.removeprefix(PREFIX).removeprefix("torchvision:").partition(":")[0])
     return next((row for row in DATASETS if name in {_plain(n) for n in (row.name, row.title, row.torchvision)}), None)
 

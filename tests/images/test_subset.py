@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from carp.errors import DataError
-from carp.images.names import NameIndex, by_name, names_of
-from carp.images.source import ArraySource, open_source, read
+from carp.images.open_source import open_source
+from carp.images.source import read
+from carp.images.sources.array import ArraySource
+from carp.images.sources.subset import NameIndex, by_name, names_of
 from tests.helpers import tiny_images, write_images
 
 
@@ -28,7 +30,7 @@ def test_names_of_images_in_memory() -> None:
 def test_a_name_may_be_in_doubt_but_not_a_whole_path() -> None:
     index = NameIndex(["a/x.jpg", "b/x.jpg", "x.jpg"], where="here")
     assert index.find(["b/x.jpg", "x.jpg", "a/x"], named_by="it").tolist() == [1, 2, 0]
-    with pytest.raises(DataError, match="'x', which it names, may be one of several images in here"):
+    with pytest.raises(DataError, match="'x', which it names, matches more than one image in here: write its folder"):
         index.find(["x"], named_by="it")
 
 

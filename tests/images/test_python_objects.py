@@ -9,8 +9,9 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 import carp
 from carp.errors import DataError, UnreadableImageError
 from carp.images.loading.in_memory import hold_in_memory
-from carp.images.source import open_source, read
-from carp.images.sources.map_style import DatasetSource
+from carp.images.open_source import open_source
+from carp.images.source import read
+from carp.images.sources.python_objects import MapStyleSource
 from tests.helpers import tiny_images, write_images, write_recipe
 
 IMAGES = tiny_images(6)
@@ -46,7 +47,7 @@ class Pairs(Dataset):
 )
 def test_every_kind_of_item_gives_the_same_pixels(item):
     source = open_source([item(image) for image in IMAGES])
-    assert isinstance(source, DatasetSource)
+    assert isinstance(source, MapStyleSource)
     assert len(source) == 6
     for i, image in enumerate(IMAGES):
         pixels = read(source, i)

@@ -17,11 +17,14 @@ from PIL import Image
 
 from carp.errors import DataError
 from carp.images.inspect.scan import scan
-from carp.images.source import ArraySource, keep_index, open_source, read, single_labels
-from carp.images.sources.named_sets import counterpart, look
-from carp.images.sources.paper_datasets import BY_NAME
-from carp.images.sources.split_lists import VOC_CLASSES
-from carp.images.subset import Subset
+from carp.images.labels import single_labels
+from carp.images.open_source import open_source
+from carp.images.source import read
+from carp.images.sources.array import ArraySource
+from carp.images.sources.paper.dataset_source import counterpart, look
+from carp.images.sources.paper.paper_datasets import BY_NAME
+from carp.images.sources.paper.split_lists import VOC_CLASSES
+from carp.images.sources.subset import Subset
 from tests.helpers import tiny_images, write_images
 from tests.images.layouts import LAYOUTS, PARTS, grey
 from tests.images.test_paper_datasets import resize_row
@@ -97,7 +100,7 @@ def test_several_labels_pass_through_other_sources_and_k_nn_refuses_them(
         DataError, match="k-NN needs one label per image; dataset:voc07:train has several: use few-shot"
     ):
         single_labels(source)
-    keep_index(source, tmp_path / "index")
+    source.keep_index(tmp_path / "index")
     copy = pickle.loads(pickle.dumps(source))  # noqa: TID251 - as a worker gets it
     assert np.array_equal(copy.labels, source.labels)
     assert copy.fetch(1) == source.fetch(1)
@@ -108,7 +111,7 @@ def test_several_labels_pass_through_other_sources_and_k_nn_refuses_them(
     [
         (
             "<annotation><object><name>unicorn</name></object></annotation>",
-            "has an object 'unicorn', which is no class",
+            "000015.xml has an object 'unicorn'",
         ),
         ("<annotation>", r"cannot read the annotation .*000015\.xml"),
         (None, r"cannot read the annotation .*000015\.xml"),
@@ -167,9 +170,7 @@ def test_inaturalist_without_its_lists_or_images(tmp_path: Path, resize: Callabl
     with pytest.raises(DataError, match=r"train2018.json is not the list of iNaturalist"):
         open_source("dataset:inat2018", root=root)
     (root / "inaturalist/train2018.json").unlink()
-    with pytest.raises(
-        DataError, match=r"cannot read .*train2018.json, which says which images .*github.com/visipedia"
-    ):
+    with pytest.raises(DataError, match=r"cannot read .*train2018.json.*github.com/visipedia"):
         open_source("dataset:inat2018", root=root)
 
 
@@ -209,9 +210,7 @@ def test_images_of_a_list_that_are_missing_are_counted(tmp_path: Path, resize: C
     resize_imagenet(resize)
     for name in ("n01443537/n01443537_2.JPEG", "n02096294/n02096294_0.JPEG"):
         (root / "imagenet/train" / name).unlink()
-    with pytest.raises(
-        DataError, match=r"2 of the 5 images that .*1percent.txt names .* n01443537/n01443537_2.JPEG\.$"
-    ):
+    with pytest.raises(DataError, match=r"2 of the 5 images that .*1percent.txt names .* n01443537/n01443537_2.JPEG\b"):
         open_source("dataset:imagenet:1%", root=root)
     (root / "imagenet/1percent.txt").write_text("\n")
     with pytest.raises(DataError, match=r"1percent.txt names no images"):
@@ -239,7 +238,7 @@ def test_folders_of_classes_serve_any_data_set(tmp_path: Path, resize: Callable[
     train, test = (open_source(f"dataset:pets{part}", root=tmp_path) for part in ("", ":test"))
     assert (train.name, test.name) == ("dataset:pets:train", "dataset:pets:test")
     assert train.classes == test.classes
-    with pytest.raises(DataError, match=r"flowers:train is not in .* Add download=true to fetch it"):
+    with pytest.raises(DataError, match=r"flowers:train is not in .* Add download=true"):
         open_source("dataset:flowers", root=tmp_path)
     (tmp_path / "pets" / "train" / "class-0" / "000.png").unlink()
     with pytest.raises(DataError, match=r"pets:train has 7 images in .*, not 8: .* give its folder as the data"):
@@ -292,9 +291,9 @@ def test_labels_are_known_without_opening_the_images(kept: str, tmp_path: Path) 
     [
         ("dataset:pet", r"there is no data set 'pet' in the table\. Did you mean 'pets'\?"),
         ("dataset:", "there is no data set ''"),
-        ("dataset:pets:valid", "pets has the parts train, test, received 'valid'"),
-        ("dataset:imagenet:2%", r"imagenet has the parts train, test, 1%, 10%, received '2%'"),
-        ("dataset:imagenet", "imagenet:train is not in .*says how to get it"),
+        ("dataset:pets:valid", "pets has .* train, test, received 'valid'"),
+        ("dataset:imagenet:2%", r"imagenet has .* train, test, 1%, 10%, received '2%'"),
+        ("dataset:imagenet", "imagenet:train is not in .*carp datasets --root"),
         ("dataset:imagenet:1%", "imagenet:train is not in "),
         ("dataset:voc07:test", "voc07:test is not in .* Add download=true"),
         ("datasets:pets", r"Did you mean 'dataset:pets'\?"),
@@ -308,7 +307,7 @@ def test_mistakes_say_what_to_do(tmp_path: Path, name: str, message: str) -> Non
 
 
 def test_a_missing_root() -> None:
-    with pytest.raises(DataError, match=r"where is dataset:pets:test\? Set root=FOLDER"):
+    with pytest.raises(DataError, match=r"dataset:pets:test.*set root=FOLDER.*carp datasets"):
         open_source("dataset:pets:test")
 
 

@@ -13,7 +13,7 @@ from PIL import Image, features
 from carp.errors import DataError, UnreadableImageError
 from carp.images.decoding import image_formats
 from carp.images.decoding.decode import decode, read_file, size_of
-from carp.images.sources import passed_over
+from carp.images.sources import folder_scan
 from carp.images.sources.folder import FolderSource
 from tests.helpers import tiny_images, write_images
 from tests.images.pictures import photographs
@@ -30,7 +30,7 @@ def test_files_that_are_no_images_are_counted_by_kind(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     source = FolderSource(tmp_path)
     assert len(source) == 3
-    assert source.skipped == {".mp4": 3, ".mov": 1, "": 2, passed_over.OTHER_KIND: 2}
+    assert source.skipped == {".mp4": 3, ".mov": 1, "": 2, folder_scan.OTHER_KIND: 2}
     assert source.notes == [
         "skipped 8 files: 3 .mp4, 2 without a suffix, 1 .mov, 2 links that lead nowhere, pipes or devices"
     ]

@@ -1,85 +1,136 @@
-"""Anything from Python with a length and items: a `torch.utils.data.Dataset`, a list of images, of pairs, of paths."""
+"""Images from Python: a map-style data set, a list of images, pairs or paths, or an object that fetches images."""
 
 import hashlib
-from collections.abc import Sized
+import sys
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from carp.errors import DataError, StorageError, UnreadableImageError
 from carp.images.decoding.decode import Pixels, Stored, read_file
 from carp.images.decoding.transient import retrying
 from carp.images.labels import number_classes
+from carp.images.source import MapStyle, Opening, Source, SourceLike, is_text, lazy
 
-_LOOKED_AT = 16
-_LABELS = ("targets", "labels", "_labels")  # what torchvision's data sets call them
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_HASHED = 16  # images that a fingerprint covers
+_LABELS = ("targets", "labels", "_labels")  # names of the labels in torchvision's data sets
 _SAMPLES = "_samples"  # or a list of pairs (file, label)
+_OPTIONAL = (
+    *("name", "fingerprint", "labels", "classes", "groups", "window", "notes", "skipped", "label_remedy"),
+    *("short_name", "keep_index"),
+)
 
 
-class MapStyle(Sized, Protocol):
-    """What is asked of a data set: a length, and items by number."""
+class AdaptedSource(Source):
+    """A user's own object with a length, `fetch` and `place`.
 
-    def __getitem__(self, index: int, /) -> Any: ...
+    Any other member of `Source` that the object has is used as well; the rest have the defaults.
+    """
+
+    kind = ""
+    claim_order = 10
+    label_remedy = "give it `labels` and `classes`"
+
+    def __init__(self, wrapped: SourceLike) -> None:
+        self._wrapped, self.name = wrapped, type(wrapped).__name__
+        for member in _OPTIONAL:  # here a foreign object becomes a source; all other code relies on the contract
+            if hasattr(wrapped, member):
+                setattr(self, member, getattr(wrapped, member))
+
+    @classmethod
+    def claims(cls, data: object) -> bool:
+        """Any object with `fetch` and `place`."""
+        return hasattr(data, "fetch") and hasattr(data, "place")
+
+    @classmethod
+    def open(cls, data: SourceLike, how: Opening) -> "AdaptedSource":  # noqa: ARG003 - an object needs no options
+        """Adapt the object."""
+        return AdaptedSource(data)
+
+    @lazy
+    def fingerprint(self) -> str:
+        """The object's own, or a hash of a few images."""
+        return fingerprint_of_some(self)
+
+    def __len__(self) -> int:
+        return len(self._wrapped)
+
+    def fetch(self, index: int) -> Stored:
+        """As the object fetches it."""
+        return self._wrapped.fetch(index)
+
+    def place(self, index: int) -> str:
+        """As the object names it."""
+        return self._wrapped.place(index)
 
 
-class DatasetSource:
+class MapStyleSource(Source):
     """A map-style data set as a source.
 
     An item is an image, or a tuple or list that begins with the image and has the label second. An image is a PIL
     image, the path of a file, an array of bytes [H, W], [H, W, 1], [H, W, 3] or [H, W, 4], or a tensor [C, H, W] of
-    bytes or of floats in [0, 1]. The same number must give the same image every time: views are drawn by CARP.
+    bytes or of floats in [0, 1]. The same number must give the same image every time: CARP draws the views.
 
     The fingerprint covers the number of images and a few of them.
     """
 
+    kind = ""
+    claim_order = 90
+    label_remedy = "let its items be (image, label)"
+
     def __init__(self, dataset: MapStyle, *, name: str | None = None) -> None:
         self._dataset, self.name = dataset, name or type(dataset).__name__
         if len(dataset) == 0:
-            raise DataError(f"there are no images in {self.name}.")
+            raise DataError(f"there are no images in {self.name}: its length is 0. Give a data set with images.")
+
+    @classmethod
+    def claims(cls, data: object) -> bool:
+        """Any object with a length and items by number."""
+        indexable = hasattr(data, "__getitem__") and hasattr(data, "__len__")
+        return indexable and not is_text(data) and not isinstance(data, dict | bytes)
+
+    @classmethod
+    def open(cls, data: Any, how: Opening) -> Source:  # noqa: ARG003 - an object needs no options
+        """Use the object's items as images."""
+        return MapStyleSource(data)
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def fetch(self, index: int) -> Stored:
-        """The image of one item."""
+        """The image of an item."""
         try:
             item = retrying(partial(self._dataset.__getitem__, index), self.place(index))
         except StorageError:
             raise
-        except Exception as error:  # whatever the code of the data set raises, it is this image that is not to be had
+        except Exception as error:  # the data set is the user's code: whatever it raises concerns this image
             raise UnreadableImageError(self.place(index), f"{type(error).__name__}: {' '.join(str(error).split())}"
                                        ) from error  # fmt: skip
         image = item[0] if isinstance(item, tuple | list) else item
         return self._stored(image, index)
 
     def place(self, index: int) -> str:
-        """The number of the image."""
+        """The name of the data set and the number of the image."""
         return f"{self.name}[{index}]"
 
-    @cached_property
+    @lazy
     def fingerprint(self) -> str:
-        """From the length and a few images."""
-        digest = hashlib.sha256(f"{len(self)}".encode())
-        for index in np.unique(np.linspace(0, len(self) - 1, _LOOKED_AT).astype(int)).tolist():
-            try:
-                stored = self.fetch(index)
-            except UnreadableImageError:
-                digest.update(b"unreadable")
-                continue
-            digest.update(stored if isinstance(stored, bytes) else f"{stored.shape}".encode() + stored.tobytes())
-        return digest.hexdigest()
+        """A hash of the length and a few images."""
+        return fingerprint_of_some(self)
 
-    @property
+    @lazy
     def labels(self) -> NDArray[np.int64] | None:
-        """A class index per image, from the data set's list of labels or else from every item; None without."""
+        """From the data set's list of labels or else from every item; None without."""
         return self._labels_and_classes[0]
 
-    @property
+    @lazy
     def classes(self) -> tuple[str, ...]:
         """The names of the classes; numbers where the data set has no names."""
         return self._labels_and_classes[1]
@@ -96,9 +147,10 @@ class DatasetSource:
 
     def _words(self) -> list[str] | None:
         for name in _LABELS:
-            listed = getattr(self._dataset, name, None)
-            if isinstance(listed, list | tuple | np.ndarray | Tensor) and len(listed) == len(self):
-                return _as_words(listed.tolist() if isinstance(listed, np.ndarray | Tensor) else list(listed))
+            listed: Any = getattr(self._dataset, name, None)
+            is_array = isinstance(listed, np.ndarray) or _is_tensor(listed)
+            if (is_array or isinstance(listed, list | tuple)) and len(listed) == len(self):
+                return _as_words(listed.tolist() if is_array else list(listed))
         pairs = getattr(self._dataset, _SAMPLES, None)
         if isinstance(pairs, list) and len(pairs) == len(self) and {_length(pair) for pair in pairs} == {2}:
             return _as_words([label for _, label in pairs])
@@ -108,14 +160,14 @@ class DatasetSource:
                 item = retrying(partial(self._dataset.__getitem__, index), self.place(index))
             except StorageError:
                 raise
-            except Exception:  # an image that cannot be read, whatever the code of the data set raises
+            except Exception:  # an image that cannot be read, whatever the user's code raises
                 labels.append(None)
                 continue
             if not isinstance(item, tuple | list) or len(item) < 2 or _as_words([item[1]]) is None:
                 return None
             labels.append(item[1])
         known = next((label for label in labels if label is not None), None)
-        # Images that cannot be read are left out with their labels: any one will do
+        # An image that cannot be read is left out together with its label, so any label will do
         return None if known is None else _as_words([known if label is None else label for label in labels])
 
     def _stored(self, image: Any, index: int) -> Stored:
@@ -125,7 +177,7 @@ class DatasetSource:
             return read_file(Path(image))
         if isinstance(image, Image.Image):
             return np.array(image.convert("RGB"))
-        if isinstance(image, Tensor):
+        if _is_tensor(image):
             image = image.detach().cpu().numpy()
             image = np.moveaxis(image, 0, -1) if image.ndim == 3 else image
         if not isinstance(image, np.ndarray):
@@ -152,13 +204,32 @@ class DatasetSource:
         return np.ascontiguousarray(channels)
 
 
+def fingerprint_of_some(source: Source) -> str:
+    """A hash of the number of images and of a few of them."""
+    digest = hashlib.sha256(f"{len(source)}".encode())
+    for index in np.unique(np.linspace(0, len(source) - 1, _HASHED).astype(int)).tolist():
+        try:
+            stored = source.fetch(index)
+        except UnreadableImageError:
+            digest.update(b"unreadable")
+            continue
+        digest.update(stored if isinstance(stored, bytes) else f"{stored.shape}".encode() + stored.tobytes())
+    return digest.hexdigest()
+
+
+def _is_tensor(value: object) -> TypeGuard["Tensor"]:
+    """Without an import of torch, which takes seconds: there are no tensors before it is imported."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
 def _length(item: Any) -> int:
     return len(item) if isinstance(item, tuple) else 0
 
 
 def _as_words(labels: list[Any]) -> list[str] | None:
     """Labels as text; None when one of them is neither a number nor a word."""
-    plain = [label.item() if isinstance(label, Tensor | np.generic) and np.ndim(label) == 0 else label
+    plain = [label.item() if (isinstance(label, np.generic) or _is_tensor(label)) and np.ndim(label) == 0 else label
              for label in labels]  # fmt: skip
     if not all(isinstance(label, int | str) and str(label) for label in plain):
         return None

@@ -1,6 +1,6 @@
-"""Parts of the paper's data sets that only a list, or an annotation of every image, can tell.
+"""Splits of the paper's data sets that are defined by a list, or by an annotation of every image.
 
-VOC 2007 has several labels per image, iNaturalist 2018 has its two parts in JSON files, and of ImageNet there are
+VOC 2007 has several labels per image, iNaturalist 2018 lists its two splits in JSON files, and for ImageNet there are
 published lists of 1% and 10% of the training images.
 """
 
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from carp.errors import DataError
 from carp.files.regular import read_regular, read_text
 from carp.images.decoding.decode import Stored, read_file
-from carp.images.index import Index, IndexedSource, pack, strings_arrays
+from carp.images.index import Index, pack, strings_arrays
 from carp.images.sources.folder import FolderSource
+from carp.images.sources.indexed import IndexedSource
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
@@ -44,7 +45,7 @@ class FilesSource(IndexedSource):
 
     def _set(self, index: Index) -> None:
         super()._set(index)
-        self.labels: NDArray[np.int64] | None = index.arrays["labels"]
+        self.labels = index.arrays["labels"]
         self.paths = index.strings("paths")
 
     def __len__(self) -> int:
@@ -58,9 +59,13 @@ class FilesSource(IndexedSource):
         """The path of one file."""
         return str(self.folder / self.paths[index])
 
+    def short_name(self, index: int) -> str:
+        """The path relative to the folder."""
+        return self.paths[index]
 
-def voc_part(dataset: Any, *, name: str) -> FilesSource:
-    """The images of torchvision's `VOCDetection` and which of them show which class, [N, C] of 1 and 0.
+
+def voc_split(dataset: Any, *, name: str) -> FilesSource:
+    """The images of torchvision's `VOCDetection`, and the classes that each shows, as [N, C] of 1 and 0.
 
     An image shows a class when its annotation has an object of it that is not marked as difficult.
     """
@@ -69,7 +74,7 @@ def voc_part(dataset: Any, *, name: str) -> FilesSource:
     for row, file in enumerate(dataset.annotations):
         for word in _objects(Path(file)):
             if word not in number:
-                raise DataError(f"{file} has an object '{word}', which is no class of VOC.")
+                raise DataError(f"{file} has an object '{word}', not a class of VOC. Unpack the data set again.")
             labels[row, number[word]] = 1
     files = [Path(file) for file in dataset.images]
     return FilesSource(files[0].parent, [file.name for file in files], labels, VOC_CLASSES, name=name)
@@ -80,11 +85,11 @@ def _objects(annotation: Path) -> list[str]:
     try:
         objects = ET.parse(annotation).getroot().iter("object")
     except (OSError, ET.ParseError) as error:
-        raise DataError(f"cannot read the annotation {annotation}: {error}.") from error
+        raise DataError(f"cannot read the annotation {annotation}: {error}. Unpack the data set again.") from error
     return [one.findtext("name", "").strip() for one in objects if one.findtext("difficult", "0").strip() != "1"]
 
 
-def inaturalist_part(dataset: Any, listed: Path, *, name: str) -> FilesSource:
+def inaturalist_split(dataset: Any, listed: Path, *, name: str) -> FilesSource:
     """The images of torchvision's `INaturalist` that a file such as train2018.json names, with their species."""
     species = {f"{dataset.all_categories[label]}/{file}": label for label, file in dataset.index}
     # The archive's own folder, train_val2018, is renamed by torchvision
@@ -99,29 +104,33 @@ def _names_in_json(file: Path) -> list[str]:
         return [image["file_name"] for image in json.loads(read_regular(file, _MOST_BYTES))["images"]]
     except OSError as error:
         raise DataError(
-            f"cannot read {file}, which says which images belong to this part: {error.strerror}. "
+            f"cannot read {file}, which lists the images of this split: {error.strerror}. "
             "Get it from https://github.com/visipedia/inat_comp/tree/master/2018."
         ) from error
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{file} is not the list of iNaturalist: it must be JSON with images and file_name.") from None
 
 
-def imagenet_part(train: FolderSource, listed: Path, *, name: str) -> FilesSource:
-    """The training images that a list of names such as n01440764_10026.JPEG holds, in its order."""
+def imagenet_split(train: FolderSource, listed: Path, *, name: str) -> FilesSource:
+    """The training images that a list names, in its order; its names are such as n01440764_10026.JPEG."""
     try:
         names = read_text(listed, _MOST_BYTES).split()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read the list {listed}: {getattr(error, 'strerror', None) or error}.") from error
+        raise DataError(f"cannot read the list {listed}: {_reason(error)}. Download it again.") from error
     paths = [f"{file.partition('_')[0]}/{file}" for file in names]
     places = _places(train, {os.fsencode(path) for path in paths})
     _all_there(paths, places, listed, train.root)
-    assert train.labels is not None, "the folders of the classes are there"
+    assert train.labels is not None, "the number of classes was checked"
     labels = train.labels[[places[path] for path in paths]]
     return FilesSource(train.root, paths, labels, train.classes, name=name)
 
 
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 def _places(source: FolderSource, wanted: set[bytes]) -> dict[str, int]:
-    """Where these paths stand in a folder; a million paths are never held at once."""
+    """The indices of these paths in a folder; a million paths are never held at once."""
     found = {}
     for start in range(0, len(source), _PATHS_AT_A_TIME):
         places = np.arange(start, min(start + _PATHS_AT_A_TIME, len(source)))
@@ -132,11 +141,11 @@ def _places(source: FolderSource, wanted: set[bytes]) -> dict[str, int]:
 
 
 def _all_there(paths: Sequence[str], known: Mapping[str, int], listed: Path, folder: Path) -> None:
+    if not paths:
+        raise DataError(f"{listed} names no images: download it again.")
     missing = [path for path in paths if path not in known]
-    if missing or not paths:
+    if missing:
         raise DataError(
             f"{len(missing):,} of the {len(paths):,} images that {listed} names are not in {folder}, the first is "
-            f"{missing[0]}."
-            if missing
-            else f"{listed} names no images."
+            f"{missing[0]}. Complete the data set, or give the list of this version."
         )

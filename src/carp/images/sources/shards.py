@@ -1,10 +1,13 @@
-"""Several files from one word: brace ranges, globs, or a folder."""
+"""Which files a user means by one word: brace ranges, globs, or a folder of shards."""
 
 import glob
+import os
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from carp.errors import DataError
+from carp.images.decoding.image_formats import SUFFIXES
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
@@ -14,13 +17,13 @@ _MOST = 1_000_000
 def files_of(pattern: str, suffix: str) -> list[Path]:
     """The files that `a-{000..009}.tar`, `a-{x,y}.tar`, `a-*.tar`, a folder or a file means, in order.
 
-    Every file of a range must exist; a glob or a folder must give one at least.
+    Every file of a range must exist; a glob or a folder must give at least one file.
     """
     path = Path(pattern).expanduser()
     if path.is_dir():
         found = sorted(p for p in path.iterdir() if p.suffix.lower() == suffix and not p.name.startswith("."))
         if not found:
-            raise DataError(f"there are no {suffix} files in the folder {pattern}.")
+            raise DataError(f"there are no {suffix} files in the folder {pattern}: give a folder with some.")
         return found
     if path.is_file():
         return [path]
@@ -34,17 +37,34 @@ def files_of(pattern: str, suffix: str) -> list[Path]:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         what = "no file matches" if glob.has_magic(missing[0]) else "there is no file"
         asked = f", which {pattern} asks for" if missing[0] != pattern else ""
-        raise DataError(f"{what} {missing[0]}{more}{asked}.")
+        raise DataError(f"{what} {missing[0]}{more}{asked}. Check the path.")
     return files
 
 
+def is_folder_of(data: object, suffixes: Collection[str]) -> bool:
+    """Whether data are a folder with visible files of these suffixes, and neither images nor other folders."""
+    folder = Path(str(data)).expanduser()
+    if not isinstance(data, str | Path) or not folder.is_dir():
+        return False
+    found = False
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            suffix = os.path.splitext(entry.name)[1].lower()  # noqa: PTH122 - a Path per file is slow
+            if suffix in SUFFIXES or (suffix not in suffixes and entry.is_dir()):
+                return False
+            found = found or suffix in suffixes
+    return found
+
+
 def is_pattern(text: str) -> bool:
-    """Whether a word means several files by its form."""
+    """Whether a text has the form of a glob or of a brace range."""
     return glob.has_magic(text) or _BRACES.search(text) is not None
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """`a{0..2}` is a0, a1, a2 (`{00..02}` keeps the zeros), `{x,y}` is x and y; several braces combine."""
+    """`a{0..2}` gives a0, a1, a2 (`{00..02}` keeps the zeros), `{x,y}` gives x and y; braces combine."""
     braces = _BRACES.search(pattern)
     if braces is None:
         return [pattern]

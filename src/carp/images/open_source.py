@@ -1,0 +1,108 @@
+"""Open images, wherever they are, as a `Source`. No kind of source is named here: each says what it claims."""
+
+import os
+from pathlib import Path
+
+from carp.errors import DataError, nearest
+from carp.images.decoding.image_formats import SUFFIXES
+from carp.images.index import Found, silent
+from carp.images.source import Openable, Opening, Source, all_kinds, as_path, is_text, kinds_by_word
+from carp.images.sources.shards import is_pattern
+
+AUTO = "auto"
+_ARCHIVES = frozenset({".zip", ".gz", ".bz2", ".xz", ".7z", ".rar"})
+
+
+def open_source(
+    data: Openable,
+    *,
+    kind: str = AUTO,
+    root: str | Path | None = None,
+    download: bool = False,
+    index: Path | None = None,
+    progress: Found = silent,
+) -> Source:
+    """Open images, wherever they are.
+
+    A source is returned as it is. Otherwise the kind is, in this order: the one that `kind` names; the prefix of
+    `KIND:REST`, unless a file has that name; the first that claims the data, in the order of `Source.claim_order`.
+
+    Args:
+        data: A folder, a list of paths (.txt, .csv, .tsv), tar shards or Parquet files (one, a folder of them, a glob,
+            a range like `a-{000..009}.tar`), `torchvision:NAME`, `dataset:NAME:SPLIT`, `embedded:NAME`, an image array
+            [N, H, W, 3], a map-style data set, a sequence of images, or an object with `fetch` and `place`.
+        kind: The kind of source; `auto` infers it from the data.
+        root: Folder of data sets, for `torchvision:` and `dataset:`.
+        download: Whether torchvision may download what is missing.
+        index: Folder of the indices that `Source.keep_index` wrote.
+        progress: Called with (images found so far, 0) while an index is built.
+    """
+    if isinstance(data, Source):
+        return data
+    how = Opening(None if root is None else Path(root).expanduser(), download, index, progress)
+    if not is_text(data):
+        return _claiming(data).open(data, how)
+    word, rest = split_kind(str(data), kind)
+    try:
+        return (_claiming(rest) if word == AUTO else _named(word)).open(rest, how)
+    except OSError as error:  # a folder that may not be listed, a name that is too long, …
+        raise DataError(
+            f"cannot open {rest}: {error.strerror or error}. Check the path and its permissions."
+        ) from error
+
+
+def split_kind(text: str, kind: str = AUTO) -> tuple[str, str]:
+    """The kind and the rest of `KIND:REST`; the given kind and the text itself where no kind is a prefix."""
+    prefix, colon, rest = text.partition(":")
+    if not colon or prefix not in kinds_by_word() or os.path.exists(text):  # noqa: PTH110 - also for names that are too long
+        return kind, text
+    if kind not in {AUTO, prefix}:
+        raise DataError(f"source is '{kind}', but the data are {text}. Set source=auto, or leave out the prefix.")
+    return prefix, rest
+
+
+def _named(word: str) -> type[Source]:
+    kinds = kinds_by_word()
+    if word not in kinds:
+        every = [AUTO, *sorted(kinds)]
+        raise DataError(f"there is no kind of source '{word}'.{nearest(word, every)} Kinds: {', '.join(every)}.")
+    return kinds[word]
+
+
+def _claiming(data: object) -> type[Source]:
+    for kind in all_kinds():
+        if kind.claims(data):
+            return kind
+    if is_text(data):
+        raise DataError(_unclaimed(str(data)))
+    raise DataError(
+        f"cannot take images from a {type(data).__name__}: give a path, an array [N, H, W, 3], or a data set with "
+        "a length and items by number."
+    )
+
+
+def _unclaimed(text: str) -> str:
+    """What is wrong with a path that no kind claims, and what to give instead."""
+    path = as_path(text)
+    if path.is_file():
+        return f"{text} is a file, {_instead_of(path)}."
+    if path.exists():
+        return f"{text} is a pipe, a socket or a device: give a folder of images, or a regular file."
+    if is_pattern(text):
+        return f"cannot infer the kind of {text}: give names with an ending such as .tar, or set source=KIND."
+    kinds = kinds_by_word()
+    prefix, colon, rest = text.partition(":")
+    examples = [kind.example for kind in kinds.values() if kind.example][::-1]  # what claims most comes first
+    close = nearest(prefix, kinds).replace("'?", f":{rest}'?") if colon else nearest(text, examples)
+    return f"there is no folder {text}.{close} Give {', '.join(examples[:-1])} or {examples[-1]}."
+
+
+def _instead_of(file: Path) -> str:
+    """What to give instead of a file that is not a source."""
+    suffix = file.suffix.lower()
+    if suffix in SUFFIXES:
+        return f"one image: give the folder that holds the images, e.g. {file.parent}"
+    if suffix in _ARCHIVES:
+        return "an archive: unpack it and give the folder of the images"
+    kinds = [word for word, kind in kinds_by_word().items() if kind.suffixes]
+    return f"not a folder: give a folder of images, or say what it is with KIND:FILE ({', '.join(kinds)})"

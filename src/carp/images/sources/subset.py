@@ -1,0 +1,88 @@
+"""Some images of a source, as a source: chosen by number, at random, or by name."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.errors import DataError, nearest
+from carp.images.decoding.decode import Stored
+from carp.images.source import Source
+from carp.random import Purpose, key
+
+_COMPARED = 2000  # names that a misspelt one is compared with
+
+
+class Subset(Source):
+    """The images `indices` of a source, in that order."""
+
+    def __init__(self, source: Source, indices: NDArray[np.int64]) -> None:
+        self._source, self.indices = source, indices
+        self.labels = None if source.labels is None else source.labels[indices]
+        self.classes, self.name, self.fingerprint = source.classes, source.name, source.fingerprint
+        self.label_remedy = source.label_remedy
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def fetch(self, index: int) -> Stored:
+        """As the source fetches it."""
+        return self._source.fetch(int(self.indices[index]))
+
+    def place(self, index: int) -> str:
+        """Its place in the source."""
+        return self._source.place(int(self.indices[index]))
+
+
+def at_random(source: Source, size: int, *, seed: int) -> Subset:
+    """At most `size` images, chosen by the seed and in their original order."""
+    order = np.argsort(key(seed, Purpose.BANK, np.arange(len(source))), kind="stable")
+    return Subset(source, np.sort(order[:size]))
+
+
+def by_name(source: Source, names: Sequence[str], *, named_by: str) -> Subset:
+    """The images with these names, in this order; messages say that `named_by` names them."""
+    return Subset(source, NameIndex(names_of(source), where=source.name).find(names, named_by=named_by))
+
+
+def names_of(source: Source) -> list[str]:
+    """The short names of all images."""
+    return [source.short_name(index) for index in range(len(source))]
+
+
+class NameIndex:
+    """Finds images by name: by their path, or by its last part, with or without the suffix."""
+
+    def __init__(self, names: Sequence[str], *, where: str) -> None:
+        """Index `names`; messages say that these images are in `where`."""
+        self._where, self._paths = where, {name: place for place, name in enumerate(names)}
+        self._short: dict[str, int] = {}
+        self._ambiguous: set[str] = set()
+        for place, name in enumerate(names):
+            path = PurePosixPath(name)
+            for short in {str(path.with_suffix("")), path.name, path.stem}:
+                if self._short.setdefault(short, place) != place:
+                    self._ambiguous.add(short)
+
+    def find(self, names: Iterable[str], *, named_by: str) -> NDArray[np.int64]:
+        """The numbers of these images; messages say that `named_by` names them."""
+        wanted = list(names)
+        missing = [name for name in wanted if name not in self._paths and name not in self._short]
+        if missing:
+            known = list(self._short)[:_COMPARED]
+            raise DataError(
+                f"{len(missing):,} of the {len(wanted):,} images that {named_by} names are not in {self._where}, the "
+                f"first is '{missing[0]}'.{nearest(missing[0], known)} Correct the names, or give the other images."
+            )
+        return np.array([self._place(name, named_by) for name in wanted], dtype=np.int64)
+
+    def _place(self, name: str, named_by: str) -> int:
+        if name in self._paths:
+            return self._paths[name]
+        if name in self._ambiguous:
+            raise DataError(
+                f"'{name}', which {named_by} names, matches more than one image in {self._where}: write its folder "
+                "and suffix, too."
+            )
+        return self._short[name]
