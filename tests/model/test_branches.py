@@ -126,7 +126,7 @@ def test_the_stem_can_be_chosen_against_the_image_size():
 
 
 def test_a_small_stem_for_an_encoder_without_one_is_an_error():
-    with pytest.raises(ModelError, match="stem: small fits ResNets only; 'test_vit'"):
+    with pytest.raises(ModelError, match="stem: small needs a ResNet; 'test_vit'"):
         build_encoder(config(encoder="test_vit", encoder_options={}, stem="small"))
 
 

@@ -1,4 +1,4 @@
-"""A frozen encoder, ready for use: the network, the images that it takes, and where its weights are from."""
+"""A frozen encoder, ready for use: the network, the images that it takes, and where its weights come from."""
 
 import warnings
 from collections.abc import Sequence

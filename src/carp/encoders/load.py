@@ -35,15 +35,15 @@ def load(
     """Load the encoder of a run, or released weights of another method.
 
     Args:
-        model: A run folder, a file of weights (also one that `carp export` wrote as safetensors or for torchvision),
-            or `METHOD:FILE` (`carp weights` lists the methods).
-        branch: Encoder of a run: `teacher` or `student`; as baselines `untrained` (the encoder that the run started
-            from) and `raw pixels` (no encoder, images of at most 32 pixels). Weights have no branches; for them
-            `load("swav", FILE)` is another way to write `load("swav:FILE")`.
-        layer: Which output: `encoder` (pooled), `projector` (the embedding, for runs only), or the name of a layer of
-            the encoder, such as `layer3`, averaged over positions.
-        size: Side of the images in pixels. None is the size used for training.
-        resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
+        model: A run folder, a weights file (also one that `carp export` wrote as safetensors or for torchvision), or
+            `METHOD:FILE` (`carp weights` lists the methods).
+        branch: The branch of a run: `teacher` or `student`; as baselines, `untrained` (the encoder that the run started
+            from) and `raw pixels` (no encoder, images resized to at most 32 pixels). Weights have no branches:
+            `load("swav", FILE)` is the same as `load("swav:FILE")`.
+        layer: The output to use: `encoder` (pooled), `projector` (the embedding, for runs only), or the name of a layer
+            of the encoder, such as `layer3`, averaged over positions.
+        size: Side of the images in pixels. By default the size used for training.
+        resize: Length of the shorter side before the centre crop. By default 8/7 of `size`, or `size` up to 64.
         device: Where to run: `auto`, `cpu`, `cuda` or `mps`.
 
     Returns:
@@ -53,7 +53,7 @@ def load(
 
 
 def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions) -> Encoder:
-    """Do what `load` does, with the options of a command."""
+    """Load an encoder like `load`, with the options of a command."""
     if model in BY_NAME and branch not in BRANCHES:
         return _load_weights(f"{model}:{branch}", options)
     if is_weights(model):

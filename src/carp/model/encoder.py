@@ -30,10 +30,10 @@ def build_encoder(config: EncoderSettings) -> nn.Module:
         ) from error
     if not hasattr(encoder, "num_features"):
         options = received(config.encoder_options)
-        raise ModelError(f"'{name}' with encoder_options={options} has no pooled features: leave these options out.")
+        raise ModelError(f"'{name}' with encoder_options={options} has no pooled features. Remove these options.")
     is_resnet = all(hasattr(encoder, part) for part in ("conv1", "bn1", "maxpool"))
     if config.stem == "small" and not is_resnet:
-        raise ModelError(f"stem: small fits ResNets only; '{name}' has no conv1, bn1, maxpool. Use stem: encoder.")
+        raise ModelError(f"stem: small needs a ResNet; '{name}' has no conv1, bn1 and maxpool. Use stem: encoder.")
     if config.stem == "small" or (config.stem == "auto" and is_resnet and config.global_size <= SMALL_IMAGE):
         _use_small_stem(encoder, config)
     return cast(nn.Module, encoder)

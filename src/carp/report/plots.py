@@ -69,7 +69,7 @@ def _draw_knn(axis: Any, knn: list[dict[str, Any]], baselines: dict[str, float])
         label, style = _BASELINES[name]
         axis.axhline(100 * value, color=_GREY, ls=style, lw=1.3, label=f"{label}, {value:.1%}", zorder=1)
     axis.locator_params(axis="x", integer=True, min_n_ticks=1)  # there is no epoch 2.5
-    axis.set(xlabel="epoch", ylabel="k-NN top-1 accuracy, %", title="k-NN and what it has to beat")
+    axis.set(xlabel="epoch", ylabel="k-NN top-1 accuracy, %", title="k-NN and its baselines")
     axis.legend(fontsize=8, frameon=False)
     _tidy(axis)
 

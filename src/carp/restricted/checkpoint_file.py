@@ -41,7 +41,7 @@ def read_checkpoint(path: Path) -> Any:
     except OSError as error:
         raise CheckpointError(f"cannot read the weights {path}: {error.strerror or error}.") from error
     except MemoryError as error:
-        raise CheckpointError(f"{path} does not fit into memory.") from error
+        raise CheckpointError(f"{path} does not fit into memory. Use a machine with more memory.") from error
     except (Damaged, SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         said = f"{_one_line(error, 120) or type(error).__name__}"
         raise CheckpointError(f"{path} is damaged or incomplete ({said}). Download it again.") from error

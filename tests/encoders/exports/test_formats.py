@@ -214,7 +214,7 @@ def test_only_its_own_is_replaced(form: Any, plain: ExportableEncoder, tmp_path:
         (path / "config.json").write_text('{"architecture": "mine"}')
     kept = path if form.suffix else path / "config.json"
     before = kept.read_bytes()
-    with pytest.raises(CheckpointError, match=f"is no {form.name} export of CARP: it is not replaced"):
+    with pytest.raises(CheckpointError, match=f"is not a {form.name} export of CARP, so it is not replaced"):
         write_verified(plain, form, path)
     assert kept.read_bytes() == before
     own = tmp_path / "own"
@@ -241,7 +241,7 @@ def test_a_pickle_in_its_place_is_not_run(plain: ExportableEncoder, tmp_path: Pa
 
 def test_a_file_in_the_place_of_a_folder(plain: ExportableEncoder, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match="is a file: give a folder for --format timm"):
+    with pytest.raises(CheckpointError, match=r"is a file\. Give a folder for --format timm"):
         write_verified(plain, BY_NAME["timm"], tmp_path / "file")
-    with pytest.raises(CheckpointError, match=r"is a folder: give a file for --format onnx, e\.g\. encoder\.onnx"):
+    with pytest.raises(CheckpointError, match=r"is a folder\. Give a file for --format onnx, e\.g\. encoder\.onnx"):
         write_verified(plain, BY_NAME["onnx"], tmp_path)

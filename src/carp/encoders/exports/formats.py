@@ -1,4 +1,4 @@
-"""The table of export formats: how to write one, how its library reads it back, how to recognise a file of CARP."""
+"""The table of export formats: how to write one, how its library reads it back, how to recognise CARP's files."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -56,7 +56,7 @@ def reload(_exportable: ExportableEncoder, path: Path) -> Callable[[Tensor], Ten
 
 
 def is_carp_file(path: Path) -> bool:
-    """Whether the metadata have CARP's mark."""
+    """Return whether the metadata contain CARP's mark."""
     onnx, _ = _libraries()
     try:
         return any(entry.key == MARK for entry in onnx.load(path, load_external_data=False).metadata_props)

@@ -41,7 +41,7 @@ def reload(exportable: ExportableEncoder, path: Path) -> nn.Module:
 
 
 def is_carp_file(path: Path) -> bool:
-    """Whether the metadata have CARP's mark."""
+    """Return whether the metadata contain CARP's mark."""
     try:
         check_regular(path)
         with safe_open(path, framework="pt") as file:

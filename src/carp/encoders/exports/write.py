@@ -71,18 +71,18 @@ def _difference(exportable: ExportableEncoder, network: Network) -> float:
 def _refuse_to_replace(format: Format, path: Path) -> None:
     if format.suffix and path.is_dir():
         raise CheckpointError(
-            f"{path} is a folder: give a file for --format {format.name}, e.g. encoder{format.suffix}."
+            f"{path} is a folder. Give a file for --format {format.name}, e.g. encoder{format.suffix}."
         )
     if not format.suffix and path.is_file():
-        raise CheckpointError(f"{path} is a file: give a folder for --format {format.name}.")
+        raise CheckpointError(f"{path} is a file. Give a folder for --format {format.name}.")
     if path.exists() and not path.is_dir() and not path.is_file():
-        raise CheckpointError(f"{path} is a pipe, a socket or a device: give a file or a folder with --out.")
+        raise CheckpointError(f"{path} is a pipe, a socket or a device. Give a file or a folder with --out.")
     empty = path.is_dir() and not any(path.iterdir())
     if path.exists() and not empty and not format.is_carp_file(path):
         raise CheckpointError(
-            f"{path} exists and is no {format.name} export of CARP: it is not replaced. Give another --out."
+            f"{path} exists but is not a {format.name} export of CARP, so it is not replaced. Give another --out."
         )
 
 
 def _other(format: Format) -> str:
-    return f"Take --format {'onnx' if format.name == 'safetensors' else 'safetensors'}."
+    return f"Use --format {'onnx' if format.name == 'safetensors' else 'safetensors'}."
