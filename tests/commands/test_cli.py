@@ -35,7 +35,7 @@ def test_dry_run_tells_the_plan_and_creates_nothing(
         assert re.search(rf"{name} parameters +{count:,}\n", plan), plan
     assert re.search(r"images +66 ", plan)
     assert re.search(r"classes +3\n", plan)
-    assert re.search(r"steps +12 \(4 an epoch\)", plan)
+    assert re.search(r"steps +12 \(4 per epoch\)", plan)
     assert float(re.search(r"memory in all +([\d.]+) GiB", plan)[1]) >= 0
     assert re.search(r"stem +small \(3×3, stride 2, no pooling\), because global_size 32 <= 64; stem=encoder", plan)
     assert re.search(r"time +about [\d.]+ s.* per step, measured over 3 steps on cpu with 1 thread", plan), plan
@@ -76,7 +76,7 @@ def test_dry_run_does_not_time_what_does_not_fit_into_memory(
     cli: Cli, flat: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("carp.training.planning.memory_check.available_memory", lambda _device: 2**10)
-    monkeypatch.setattr("carp.commands.dry_run.time_steps", lambda *_: pytest.fail("it was timed"))
+    monkeypatch.setattr("carp.training.planning.dry_run.time_steps", lambda *_: pytest.fail("it was timed"))
     code, out, err = cli("train", flat, "--recipe", recipe, "--dry-run")
     assert code == 0, err
     assert re.search(r"time +not measured: [\d.]+ GiB are needed and 0.00 GiB are free\n", out), out
@@ -258,8 +258,9 @@ def test_ctrl_c_says_whether_the_same_command_continues(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for place in ("evaluate.evaluate_branches", "embed.embed", "dry_run.dry_run", "table.make_table"):
+    for place in ("evaluate.evaluate_branches", "embed.embed", "table.make_table"):
         monkeypatch.setattr(f"carp.commands.{place}", interrupt)
+    monkeypatch.setattr("carp.training.planning.dry_run.dry_run", interrupt)
     code, out, err = cli(*({"RUN": run, "DATA": labelled}.get(word, word) for word in words))
     assert (code, out) == (130, "")
     assert err == "carp: interrupted." + (

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from carp.commands.inputs import open_data
-from carp.compute.device import choose_device
 from carp.config import Config
 from carp.config.recipe import parse_overrides, read_yaml, to_yaml
+from carp.console.progress import Display
 from carp.errors import CarpError
 from carp.training.planning.estimate import estimate
+from carp.training.preparation import open_for_training
 from carp.training.schedules import Schedules
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import TINY, tiny_images
@@ -77,8 +77,7 @@ def parsed() -> list[Any]:
 def build(settings: dict[str, Any]) -> str:
     """What `carp train` does before it allocates; returns the message if it is refused."""
     try:
-        config, source = open_data(tiny_images(64), None, {**TINY, **settings})
-        choose_device(config.device)
+        config, source, _ = open_for_training(tiny_images(64), None, {**TINY, **settings}, Display(quiet=True))
         assert estimate(config).total_bytes > 0
         schedules = Schedules(config, max(1, len(source) // config.batch_size))
         assert all(math.isfinite(x) for x in (schedules.num_steps, config.base_lr))
@@ -152,7 +151,7 @@ def test_any_yaml_is_one_line(cli: Cli, tmp_path: Path, flat: Path, kind: str) -
     path.write_bytes(YAML[kind].encode("utf-8", "surrogateescape"))
     assert_one_line(cli("train", flat, "--recipe", path, "--out", tmp_path / "run"))
     with pytest.raises(CarpError):
-        open_data(tiny_images(4), path, {})
+        open_for_training(tiny_images(4), path, {}, Display(quiet=True))
     read: dict[str, Any] | None = None
     try:
         read = read_yaml(path)

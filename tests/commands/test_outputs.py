@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from carp.commands.inputs import open_data
 from carp.config import Config
+from carp.console.progress import Display
 from carp.errors import ConfigError
 from carp.files.outputs import check_output_file, check_output_folder
 from carp.training.planning import memory_check
 from carp.training.planning.estimate import estimate
 from carp.training.planning.memory_check import memory_problem
+from carp.training.preparation import open_for_training
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 
@@ -75,7 +76,7 @@ def test_a_run_that_does_not_fit_names_the_setting_and_a_value_that_fits(
     value = int(result[2].partition(f"set {key}=")[2].split()[0].rstrip("."))
     assert value < int(number)
     free = memory_check.memory_for_training(torch.device("cpu"))
-    config, _ = open_data(flat, None, {key: value, "device": "cpu"})
+    config, *_ = open_for_training(flat, None, {key: value, "device": "cpu"}, Display(quiet=True))
     assert estimate(config).total_bytes < free
     code, out, _ = cli(*words[:3], "--dry-run", "device=cpu", "workers=0")
     assert code == 0

@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from carp.commands.submit import Job, Resources, parameters, parse_resources, submit
-from carp.errors import ConfigError, DataError
+from carp.commands.train import train
+from carp.errors import ConfigError
+from carp.runs.cluster import Job, Resources, parameters, parse_resources, submit
 from carp.runs.run_log import read_metrics
+from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import assert_same_run, steps_of, tiny_images, write_images, write_recipe
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "train.sbatch"
@@ -34,7 +37,7 @@ def test_resources_are_key_value_words() -> None:
     ("words", "told"),
     [
         ("node=2", "received 'node=2'. Did you mean 'nodes'?"),
-        ("nodes", "takes key=value words"),
+        ("nodes", "takes key=value"),
         ("nodes=many", "nodes must be a whole number of at least 1, received 'many'"),
         ("tasks=0", "tasks must be a whole number of at least 1, received '0'"),
         ("tasks=1.5", "tasks must be a whole number of at least 1, received '1.5'"),
@@ -52,23 +55,23 @@ def test_without_slurm_the_error_says_so(tmp_path: Path) -> None:
     pytest.importorskip("submitit")
     if shutil.which("sbatch"):
         pytest.skip("there is SLURM here")
-    images = write_images(tmp_path / "images", tiny_images(4))
     with pytest.raises(ConfigError, match="could not be submitted to slurm"):
-        submit(Job(str(images), tmp_path / "run", None, {}), Resources())
+        submit(Job(list), tmp_path / "run", Resources())
     with pytest.raises(ConfigError, match="could not be submitted to local: LocalExecutor can use only one node"):
-        submit(Job(str(images), tmp_path / "run", None, {}), Resources(cluster="local", nodes=2))
+        submit(Job(list), tmp_path / "run", Resources(cluster="local", nodes=2))
 
 
-def test_a_mistake_in_the_run_is_told_before_it_is_queued(tmp_path: Path) -> None:
+def test_a_mistake_in_the_run_is_reported_before_it_is_queued(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("submitit")
-    with pytest.raises(DataError, match="nowhere"):
-        submit(Job(str(tmp_path / "nowhere"), tmp_path / "run", None, {}), Resources(cluster="local"))
+    assert_one_line(
+        cli("train", tmp_path / "nowhere", "--out", tmp_path / "run", "--submit", "cluster=local"), "nowhere"
+    )
     assert not (tmp_path / "run.jobs").exists()
 
 
-def test_a_job_asks_to_be_queued_again_as_it_was(tmp_path: Path) -> None:
+def test_a_job_asks_to_be_queued_again_unchanged() -> None:
     pytest.importorskip("submitit")
-    job = Job("images", tmp_path / "run", "folder", {"epochs": 2})
+    job = Job(list)
     assert job.checkpoint().function is job
 
 
@@ -79,8 +82,8 @@ def test_a_job_of_two_processes_runs_on_this_machine_and_is_queued_again_when_it
     images = write_images(tmp_path / "images", tiny_images())
     recipe = write_recipe(tmp_path / "tiny.yaml", epochs=60, checkpoint_steps=1000, sync_batch_norm=False)
     for name in ("calm", "signalled"):
-        job = Job(str(images), tmp_path / name, str(recipe), {})
-        number = int(submit(job, parse_resources("cluster=local tasks=2 hours=1")))
+        job = Job(partial(train, str(images), tmp_path / name, str(recipe)))
+        number = int(submit(job, tmp_path / name, parse_resources("cluster=local tasks=2 hours=1")))
         if name == "signalled":
             wait_until((tmp_path / "signalled" / "metrics.jsonl").exists)
             wait_until(lambda: read_metrics(tmp_path / "signalled" / "metrics.jsonl"))

@@ -140,7 +140,7 @@ def test_student_and_teacher_differ_and_siamese_twins_do_not(run: Path, recipe: 
 def test_mistakes_in_embedding_say_what_was_received(run: Path, tmp_path: Path) -> None:
     encoder = carp.load(run, device="cpu")
     for images, words in [
-        ([], "no image"),
+        ([], "at least one image"),
         (np.zeros((2, 8, 8, 3), dtype=np.float32), r"float32 \[2, 8, 8, 3\]"),
         (np.zeros((8, 8), dtype=np.uint8), r"uint8 \[8, 8\]"),
         (tmp_path / "no.png", r"no\.png"),
@@ -172,7 +172,7 @@ def test_evaluate_returns_named_shares(run: Path, labelled: Path) -> None:
 
 def test_a_run_can_be_evaluated_on_an_array_source_of_its_own(run: Path) -> None:
     images, labels = tiny_images(30), np.arange(30) % 3
-    source = carp.images.source.ArraySource(images, labels, ("a", "b", "c"))
+    source = carp.images.sources.array.ArraySource(images, labels, ("a", "b", "c"))
     result = carp.evaluate("knn", run, source, k=3, device="cpu")
     assert list(result.values) == ["top1@3", "mean_per_class@3"]
 

@@ -2,8 +2,9 @@
 
 import os
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,7 +52,7 @@ def _train(
     if not dry_run and out is None:
         raise ConfigError("--out is missing: give the folder for the run, e.g. --out runs/first.")
     if dry_run or out is None:
-        from carp.commands.dry_run import dry_run as plan
+        from carp.training.planning.dry_run import dry_run as plan
 
         for line in plan(data, recipe, **overrides):
             say(line)
@@ -61,14 +62,10 @@ def _train(
     if submit is not None and procs > 1:
         raise ConfigError(f"--procs is for this machine: with --submit write 'tasks={procs}' (processes on a node).")
     if submit is not None:
-        from carp.commands.submit import Job, parse_resources
-        from carp.commands.submit import submit as queue
-
-        number = queue(Job(data, out, recipe, overrides), parse_resources(submit))
-        say(f"job: {number}   what it says: {out}.jobs")
+        say(f"job: {_queue(submit, data, out, recipe, overrides)}   its output: {out}.jobs")
         return
     if procs > 1 and "RANK" not in os.environ:  # the processes themselves are called with the same words
-        from carp.commands.launch import launch
+        from carp.compute.launcher import launch
 
         options = [word for name, value in (("--recipe", recipe), ("--val", val)) if value for word in (name, value)]
         words = ["train", data, *(settings or []), "--out", str(out), *options]
@@ -81,6 +78,18 @@ def _train(
     say(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
     folder = str(run.folder)
     say(f"next: carp eval knn {shlex.quote(folder)} --data LABELLED_FOLDER   or in Python: carp.load({folder!r})")
+
+
+def _queue(resources: str, data: str, out: Path, recipe: str | None, overrides: dict[str, Any]) -> str:
+    """Submit the run to a cluster; mistakes in its settings and images are found before it waits in a queue."""
+    from carp.commands.train import train
+    from carp.console.progress import Display
+    from carp.runs.cluster import Job, parse_resources, submit
+    from carp.training.preparation import open_for_training
+
+    requested = parse_resources(resources)
+    open_for_training(data, recipe, overrides, Display(quiet=True))
+    return submit(Job(partial(train, data, out, recipe, **overrides)), out, requested)
 
 
 @app.command("demo", context_settings=WITH_SETTINGS)

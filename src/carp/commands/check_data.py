@@ -5,13 +5,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from carp.commands.inputs import open_data
+from carp.config import DataSettings, LoaderSettings, resolve_part
+from carp.config.recipe import read_settings
 from carp.console.progress import Display
 from carp.console.quantities import counted, duration
 from carp.errors import ConfigError, DataError, StorageError
 from carp.images.decoding.decode import pixel_limit
 from carp.images.inspect.scan import Range, Scan, scan
 from carp.images.inspect.throughput import measure_throughput
+from carp.images.opening import open_images
 from carp.images.source import Openable
 from carp.images.sources.subset import at_random
 
@@ -100,7 +102,10 @@ def check_data(
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, received {limit}.")
     display = Display(quiet=quiet)
-    config, source = open_data(data, recipe, overrides, display=display)
+    values = read_settings(recipe, overrides)
+    where = resolve_part(DataSettings, values)
+    source = open_images(data, display, kind=where.source, root=where.root, download=where.download)
+    config = resolve_part(LoaderSettings, values, num_images=len(source))
     part = at_random(source, limit or len(source), seed=0)
     with pixel_limit(config.max_image_pixels):
         with display.counting("checking images", len(part)) as progress:

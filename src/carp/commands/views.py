@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from carp.commands.inputs import open_data
-from carp.config import SMALL_IMAGE, Config
+from carp.config import SMALL_IMAGE, DataSettings, LoaderSettings, resolve_part
+from carp.config.recipe import read_settings
 from carp.console.progress import Display
 from carp.errors import ConfigError, UnreadableImageError
 from carp.files.outputs import check_output_file
 from carp.images.decoding.decode import Stored, decode, pixel_limit, read_file
 from carp.images.decoding.image_formats import SUFFIXES
+from carp.images.opening import open_images
 from carp.images.source import Openable, Source
 from carp.images.views.batch_views import batch_views
 from carp.images.views.centre_crop import resize_and_crop
@@ -46,7 +47,10 @@ def views(
         raise ConfigError(f"the sheet is a PNG: --out must end in .png, received {out}.")
     check_output_file(out)
     display = Display()
-    config, source = open_data(_as_source(data), recipe, overrides, display=display)
+    values = read_settings(recipe, overrides)
+    where = resolve_part(DataSettings, values)
+    source = open_images(_as_source(data), display, kind=where.source, root=where.root, download=where.download)
+    config = resolve_part(LoaderSettings, values, num_images=len(source))
     chosen = np.unique(np.linspace(0, len(source) - 1, images).round().astype(int))
     rows, unreadable = list[Row](), list[UnreadableImageError]()
     with pixel_limit(config.max_image_pixels):
@@ -66,7 +70,7 @@ def views(
     return Path(out)
 
 
-def _row(source: Source, index: int, config: Config, epoch: int) -> Row:
+def _row(source: Source, index: int, config: LoaderSettings, epoch: int) -> Row:
     """The views of one image in one epoch, rendered as training renders them."""
     kinds, place, seed = view_kinds(config), source.place(index), config.seed
     stored = source.fetch(index)

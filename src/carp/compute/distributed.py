@@ -6,9 +6,7 @@ Only this module uses torch.distributed. A process that loses another one, or wa
 
 import atexit
 import json
-import logging
 import os
-import signal
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +27,6 @@ from carp.errors import ProcessError
 
 _PATIENCE = timedelta(hours=12)  # for tasks without a timeout setting: one process may wait for long work of another
 _SECONDS_TO_MEET = 600.0  # between the start of the first process and that of the last
-_SECONDS_TO_END = 120  # after a signal, for a step and a checkpoint; then torchrun kills the remaining processes
 _groups = count()
 _BUCKET_BYTES = 2**25  # tensors are sent together in buckets of about this size
 
@@ -64,32 +61,6 @@ def start(device: torch.device, *, timeout: timedelta = _PATIENCE) -> None:
     with _explained():
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
     atexit.register(stop)  # threads that outlive the interpreter occasionally abort the process
-
-
-def launch(words: Sequence[str], *, processes: int) -> int:
-    """Run a program in several processes on this machine with torchrun.
-
-    Returns 0, or the exit code of the first process that failed; raises a `ProcessError` if that process was killed.
-    """
-    from torch.distributed import run as torchrun  # noqa: PLC0415 - slow, and only the launcher needs it
-    from torch.distributed.elastic.multiprocessing import SignalException  # noqa: PLC0415
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
-
-    logging.disable()  # silences torchrun's reports of failures and signals; this process does nothing else
-    options = ["--standalone", f"--nproc-per-node={processes}", f"--shutdown-timeout={_SECONDS_TO_END}"]
-    try:
-        torchrun.run(torchrun.parse_args([*options, *words]))  # type: ignore[no-untyped-call]
-    except ChildFailedError as error:
-        process, failure = error.get_first_failure()
-        if failure.exitcode < 0:  # a killed process cannot print its own error
-            raise ProcessError(
-                f"process {process} of {processes} was killed by {signal.Signals(-failure.exitcode).name}, manually or "
-                "because the system ran out of memory. The same command resumes the run."
-            ) from None
-        return failure.exitcode
-    except SignalException as error:
-        return 128 + int(error.sigval)
-    return 0
 
 
 def stop() -> None:

@@ -1,12 +1,12 @@
 """Settings as text: recipes and other YAML files, and the `key=value` words of a command."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from carp.config import Config
+from carp.config import Config, check_keys
 from carp.errors import ConfigError, nearest, received
 from carp.files.regular import read_text
 
@@ -36,6 +36,13 @@ def recipe_path(recipe: str | Path) -> Path:
 def read_recipe(recipe: str | Path | None) -> dict[str, Any]:
     """Read a recipe by name or by path of a YAML file; None is the empty recipe (the defaults)."""
     return {} if recipe is None else read_yaml(recipe_path(recipe))
+
+
+def read_settings(recipe: str | Path | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a recipe (`folder` if None), apply the overrides, and check every key and value by itself."""
+    values = {**read_recipe(recipe or "folder"), **overrides}
+    check_keys(values)
+    return values
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

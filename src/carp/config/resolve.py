@@ -14,7 +14,10 @@ P = TypeVar("P", bound=Settings)
 
 
 def resolve(values: Mapping[str, Any], *, num_images: int) -> Config:
-    """Replace every `auto` by the rule of `sizes_for` and check all keys and values."""
+    """Replace every `auto` by the rule of `sizes_for` and check all keys and values.
+
+    `micro_batch: auto` becomes None, an undivided batch, until `carp train` knows the machine.
+    """
     return _validated(Config, values, num_images)
 
 
@@ -24,7 +27,7 @@ def resolve_part(part: type[P], values: Mapping[str, Any], *, num_images: int = 
 
 
 def _validated(part: type[P], values: Mapping[str, Any], num_images: int) -> P:
-    sizes = sizes_for(num_images).model_dump()
+    sizes = {**sizes_for(num_images).model_dump(), "micro_batch": None}  # training chooses it later, by memory
     auto = {key: sizes[key] for key, value in values.items() if value == "auto" and key in sizes}
     try:
         return part.model_validate({**values, **auto})

@@ -10,8 +10,8 @@ from carp.errors import CarpWarning
 from carp.features.extract import left_out
 from carp.features.feature_options import FeatureOptions
 from carp.features.store import Store
+from carp.images import opening
 from carp.images.decoding.decode import pixel_limit
-from carp.images.open_source import open_source
 from carp.images.source import Openable, Source
 from carp.runs.run_folder import INDEX, is_run, open_run
 
@@ -21,11 +21,7 @@ def open_images(data: Openable, model: str | Path, options: FeatureOptions, disp
     root, index = options.root, None
     if is_run(model):
         root, index = root or open_run(model).config.root, Path(model) / INDEX
-    with display.counting("finding images", None) as progress:
-        source = open_source(data, root=root, download=options.download, index=index, progress=progress)
-    for note in source.notes:
-        display.warn_once(note)
-    return source
+    return opening.open_images(data, display, root=root, download=options.download, index=index)
 
 
 def take_features(encoder: Encoder, source: Source, folder: Path, options: FeatureOptions, display: Display) -> Store:

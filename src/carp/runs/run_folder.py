@@ -17,12 +17,13 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from carp._version import __version__
+from carp.compute import distributed
 from carp.config import METRICS_KEYS, Config, decisive, differences, resolve
 from carp.config.recipe import read_yaml, to_yaml
 from carp.errors import CarpWarning, CheckpointError
@@ -31,8 +32,10 @@ from carp.files.lock import LockHeldError, held
 from carp.files.regular import read_text
 from carp.images.source import Source
 from carp.runs.checkpoint import Checkpoint, list_checkpoints, load_newest
+from carp.runs.run_threads import THREADS
 
-INDEX = "index"  # sub-folder: where the images are
+INDEX = "index"  # of the run folder: cached positions of the images
+QUARANTINE = "quarantine.jsonl"  # images that could not be read
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic")
 
 
@@ -100,6 +103,13 @@ def open_run(folder: Path | str) -> Run:
     return Run(folder, resolve(read_yaml(config_path), num_images=num_images), info)
 
 
+def config_of(folder: Path | None) -> Config | None:
+    """Return the configuration of a run that has a checkpoint; None if there is no such run to continue."""
+    if folder is None or not list_checkpoints(folder / "checkpoints"):
+        return None
+    return open_run(folder).config
+
+
 def prepare_run(folder: Path, config: Config, source: Source) -> Run:
     """Create a run folder, or check that an existing one belongs to this configuration and data.
 
@@ -158,8 +168,22 @@ def _refuse_other_images(folder: Path, before: dict[str, Any], source: Source) -
 
 def _bad_images(folder: Path) -> str:
     """Where to look when images vanished or were damaged while the run went on."""
-    path = folder / "quarantine.jsonl"
+    path = folder / QUARANTINE
     return f" {path} lists images that could not be read while it went on." if path.exists() else ""
+
+
+@contextmanager
+def held_run(folder: Path, config: Config, source: Source) -> Iterator[None]:
+    """Create or check a run folder and lock it. The first process does; the others wait until it has."""
+    with locked(folder) if distributed.is_first() else nullcontext():
+        if distributed.is_first():
+            prepare_run(folder, config, source)
+            source.keep_index(folder / INDEX)
+            if not list_checkpoints(folder / "checkpoints"):  # a new start, possibly with other images
+                for record in (QUARANTINE, THREADS):
+                    (folder / record).unlink(missing_ok=True)
+        distributed.barrier()
+        yield
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from carp.console.quantities import counted
 from carp.errors import CheckpointError
 from carp.files.atomic import write_atomic
 
-NAME = "threads.jsonl"
+THREADS = "threads.jsonl"
 
 
 class RunThreads:
@@ -49,7 +49,7 @@ class RunThreads:
         announce: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self._path, self._writes, self._announce = folder / NAME, writes, announce
+        self._path, self._writes, self._announce = folder / THREADS, writes, announce
         self._before, self._most = torch.get_num_threads(), most
         text, changes = _read(self._path)
         past = [change for change in changes if change.step <= step]

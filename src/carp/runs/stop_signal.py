@@ -20,7 +20,7 @@ class StopSignal:
 
     Not so where several processes share a run: Ctrl-C reaches them from the terminal and again from torchrun, which
     itself ends those that take too long. SIGUSR1 and SIGUSR2 are caught where somebody else does: that is how submitit
-    learns of a time limit, and it may wait until the run is saved (commands/submit.py).
+    learns of a time limit, and it may wait until the run is saved (runs/cluster.py).
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`carp train --dry-run`: what would happen, and nothing written."""
+"""`carp train --dry-run`: what a run would do and need. Nothing is written."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from carp.commands.inputs import open_data
-from carp.compute.device import choose_device
 from carp.compute.threads import available_cores, chosen_by_user
 from carp.config import SMALL_IMAGE, Config
 from carp.config.recipe import to_yaml
@@ -24,6 +22,7 @@ from carp.training.planning.best_choice import best_choice
 from carp.training.planning.estimate import Estimate, estimate
 from carp.training.planning.memory_check import memory_for_training, memory_problem
 from carp.training.planning.timing import Timing, time_steps
+from carp.training.preparation import open_for_training
 from carp.training.schedules import Schedules
 
 
@@ -32,18 +31,18 @@ def dry_run(
     recipe: str | Path | None = None,
     **overrides: Any,
 ) -> Iterator[str]:
-    """Lines that tell what `train` would do: configuration, parameters, steps, memory; and time, which is measured."""
-    config, source = open_data(data, recipe, overrides, display=Display())
+    """Yield lines that describe what `train` would do: configuration, parameters, steps, memory and measured time."""
+    config, source, device = open_for_training(data, recipe, overrides, Display())
     if config.validation is not None:
         single_labels(open_source(config.validation, root=config.root, download=config.download), "validation by k-NN")
-    device, needs = choose_device(config.device), estimate(config)
+    needs = estimate(config)
     steps_per_epoch = make_loader(source, config).steps_per_epoch
     steps = Schedules(config, steps_per_epoch).num_steps
     yield from to_yaml(config).rstrip().split("\n")
     yield "---"
     yield f"images                {len(source):,} in {source.name}"
     yield f"classes               {len(source.classes) or 'no labels'}"
-    yield f"steps                 {steps:,} ({steps_per_epoch:,} an epoch)"
+    yield f"steps                 {steps:,} ({steps_per_epoch:,} per epoch)"
     yield f"device                {device}{_cores(config, device)}"
     yield f"stem                  {_stem(config, needs)}"
     yield f"encoder parameters    {needs.encoder_parameters:,}"

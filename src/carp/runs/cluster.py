@@ -1,25 +1,25 @@
-"""`carp train --submit`: hand a run to a cluster with submitit; docs/train.sbatch does the same without it."""
+"""`carp train --submit`: queue a run on a cluster with submitit; docs/train.sbatch does the same without it."""
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from carp.commands.inputs import open_data
 from carp.errors import ConfigError, Interrupted, MissingExtraError, nearest
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What is asked for, as `key=value` words."""
+    """What a job requests from the cluster."""
 
     cluster: str = "slurm"  # local: processes of this machine
     nodes: int = 1
-    tasks: int = 1  # processes on a node: one a GPU
-    gpus: int | None = None  # on a node; as many as tasks when None
-    cpus: int = 8  # for a process
+    tasks: int = 1  # processes per node: one per GPU
+    gpus: int | None = None  # per node; as many as tasks when None
+    cpus: int = 8  # per process
     hours: float = 24.0
     partition: str | None = None
 
@@ -32,7 +32,7 @@ def parse_resources(text: str) -> Resources:
         key, sign, value = word.partition("=")
         if not sign or key not in known:
             raise ConfigError(
-                f"--submit takes key=value words, received '{word}'.{nearest(key, known)} Keys: {', '.join(known)}."
+                f"--submit takes key=value pairs, received '{word}'.{nearest(key, known)} Keys: {', '.join(known)}."
             )
         values[key] = yaml.safe_load(value)
         if key in {"cluster", "partition"}:
@@ -46,49 +46,46 @@ def parse_resources(text: str) -> Resources:
     return Resources(**values)
 
 
+@dataclass(frozen=True)
 class Job:
     """A run as a cluster sees it: called in every process, and called again after a time limit or a preemption."""
 
-    def __init__(self, data: str, out: Path, recipe: str | None, overrides: dict[str, Any]) -> None:
-        self.data, self.out, self.recipe, self.overrides = data, out, recipe, overrides
+    train: Callable[[], object]
 
     def __call__(self) -> None:
-        """Train, or continue."""
-        from submitit.helpers import TorchDistributedEnvironment
+        """Start the run, or continue it."""
+        from submitit.helpers import TorchDistributedEnvironment  # noqa: PLC0415 - optional
 
         TorchDistributedEnvironment().export(overwrite=True)
-        from carp.commands.train import train
-
         try:
-            train(self.data, self.out, self.recipe, **self.overrides)
+            self.train()
         except Interrupted as stopped:
             number = stopped.exit_code - 128
             if number not in {signal.SIGUSR1, signal.SIGUSR2}:
                 raise
-            # Everything is saved: now the signal is submitit's, which queues the job again in its first process
+            # Everything is saved: now submitit handles the signal and queues the job again in its first process
             signal.raise_signal(number)
 
     def checkpoint(self) -> Any:
-        """What to queue again: the same, as a run continues from its newest checkpoint."""
-        from submitit.helpers import DelayedSubmission
+        """Return what to queue again: the same job, as a run continues from its newest checkpoint."""
+        from submitit.helpers import DelayedSubmission  # noqa: PLC0415 - optional
 
         return DelayedSubmission(self)
 
 
-def submit(job: Job, resources: Resources) -> str:
-    """Queue a run; returns its number. What its processes say goes to OUT.jobs."""
+def submit(job: Job, out: Path, resources: Resources) -> str:
+    """Queue a run and return the number of the job. The output of its processes goes to OUT.jobs."""
     try:
-        import submitit
+        import submitit  # noqa: PLC0415 - optional
     except ImportError:
         raise MissingExtraError(
             "--submit needs submitit, which is not installed. Run `pip install 'carp-ssl[cluster]'`, or use "
             "docs/train.sbatch."
         ) from None
-    open_data(job.data, job.recipe, job.overrides)  # mistakes are told now, not after hours in a queue
-    folder = job.out.resolve().with_name(f"{job.out.name}.jobs")  # the run folder itself must be new
+    folder = out.resolve().with_name(f"{out.name}.jobs")  # the run folder itself must be new
     try:
         executor = submitit.AutoExecutor(folder=folder, cluster=resources.cluster)
-        executor.update_parameters(**parameters(resources, job.out.name))
+        executor.update_parameters(**parameters(resources, out.name))
         return str(executor.submit(job).job_id)
     except (RuntimeError, ValueError, OSError) as error:
         reason = str(error).splitlines()[0]
@@ -96,7 +93,7 @@ def submit(job: Job, resources: Resources) -> str:
 
 
 def parameters(resources: Resources, name: str) -> dict[str, Any]:
-    """The same in submitit's words."""
+    """Return the resources as submitit's parameters."""
     gpus = resources.tasks if resources.gpus is None else resources.gpus
     found: dict[str, Any] = {
         "name": name,

@@ -1,0 +1,47 @@
+"""What a run starts from: its images, and the settings that follow from them and from the machine."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from carp.compute import distributed
+from carp.compute.device import choose_device
+from carp.config import Config, DataSettings, resolve, resolve_part
+from carp.config.recipe import read_settings
+from carp.console.progress import Display
+from carp.images.opening import open_images
+from carp.images.source import Openable, Source
+from carp.runs.run_folder import INDEX, config_of
+from carp.training.micro_batch import choose_micro_batch
+
+
+def open_for_training(
+    data: Openable,
+    recipe: str | Path | None,
+    overrides: dict[str, Any],
+    display: Display,
+    folder: Path | None = None,
+) -> tuple[Config, Source, torch.device]:
+    """Open the images and resolve the configuration and the device for them.
+
+    From here on several processes (torchrun) are connected to each other. A run in `folder` that has a checkpoint
+    keeps the settings that depend on the machine it began on.
+    """
+    values = read_settings(recipe, overrides)  # before a large folder is listed
+    where = resolve_part(DataSettings, values)
+    index = None if folder is None else folder / INDEX
+    source = open_images(data, display, kind=where.source, root=where.root, download=where.download, index=index)
+    config = resolve(values, num_images=len(source))
+    device = choose_device(config.device)
+    distributed.start(device, timeout=timedelta(minutes=config.timeout_minutes))
+    if config.prototypes == "sharded" and config.prototype_shards is None:
+        begun = config_of(folder)
+        shards = distributed.world_size() if begun is None else begun.prototype_shards
+        config = resolve({**config.model_dump(), "prototype_shards": shards}, num_images=0)  # so that it is checked
+    if values.get("micro_batch") == "auto":
+        begun = config_of(folder)
+        size = choose_micro_batch(config, device) if begun is None else begun.micro_batch
+        config = config.model_copy(update={"micro_batch": size})
+    return config, source, device
