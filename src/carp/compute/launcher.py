@@ -1,4 +1,4 @@
-"""`carp train --procs N`: the same command in several processes of this machine, started by torchrun."""
+"""`carp train --procs N`: starts the same command in several processes on this machine, with torchrun."""
 
 import logging
 import os
@@ -9,7 +9,7 @@ from carp.compute.parent import LAUNCHER
 from carp.compute.threads import available_cores
 from carp.errors import ProcessError
 
-_SECONDS_TO_END = 120  # after a signal: time for one step and a checkpoint; then torchrun kills what is left
+_SECONDS_TO_END = 120  # after a signal, for a step and a checkpoint; then torchrun kills the remaining processes
 
 
 def launch(words: Sequence[str], *, processes: int) -> int:
@@ -22,7 +22,7 @@ def launch(words: Sequence[str], *, processes: int) -> int:
     try:
         return _torchrun(["-m", "carp", *words], processes)
     finally:
-        del os.environ[LAUNCHER]  # another launcher that this process starts later has another number
+        del os.environ[LAUNCHER]  # a launcher that this process starts later has another id
 
 
 def _torchrun(words: Sequence[str], processes: int) -> int:

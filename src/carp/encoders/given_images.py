@@ -15,7 +15,7 @@ ImageLike = str | Path | Image.Image | Pixels
 
 
 class GivenImages(Source):
-    """A source of the images of a list."""
+    """A list of images as a source."""
 
     name, fingerprint = "images", ""
 

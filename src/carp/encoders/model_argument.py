@@ -1,4 +1,4 @@
-"""What the argument MODEL of a command is: a run folder, a file of weights, or `METHOD:FILE`."""
+"""Interprets the argument MODEL of a command: a run folder, a weights file, or `METHOD:FILE`."""
 
 from pathlib import Path
 
