@@ -20,7 +20,8 @@ import numpy as np
 
 from benchmarks.shared import judged
 from carp.features.extract import Features
-from carp.similarity.vector_index import build_index, parts, unit_length
+from carp.similarity.vector_index import build_index
+from carp.similarity.vectors import parts, unit_length
 
 QUERIES, K = 100, 10
 

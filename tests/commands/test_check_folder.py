@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import carp
-from carp.commands.search import index
+from carp.commands.index import index
 from carp.errors import DataError
 from tests.commands.conftest import Cli, assert_one_line
 from tests.encoders.foreign.layouts import narrow, released
@@ -47,7 +47,7 @@ def test_a_sound_folder_is_ok_file_by_file(everything: Path, cli: Cli) -> None:
         **{f"checkpoints/{path.name}": "ok" for path in (everything / "checkpoints").iterdir()},
         **{f"index/{path.name}": "ok" for path in (everything / "index").iterdir()},
         **{f"results/{path.name}": "readable" for path in (everything / "results").iterdir()},
-        **dict.fromkeys(("config.yaml", "run.json", "metrics.jsonl", "exports/a.onnx"), "readable"),
+        **dict.fromkeys(("config.yaml", "run.json", "metrics.jsonl", "threads.jsonl", "exports/a.onnx"), "readable"),
         **{"plots.png": "ok", "exports/a.safetensors": "ok", "exports/timm/model.safetensors": "ok"},
         "exports/timm/config.json": "readable",
     }  # fmt: skip
@@ -74,6 +74,7 @@ def test_a_sound_folder_is_ok_file_by_file(everything: Path, cli: Cli) -> None:
         "index/*.index",
         "results/*.json",
         "run.json",
+        "threads.jsonl",
         "plots.png",
     ],
 )
@@ -112,7 +113,7 @@ def test_old_stores_and_leftovers_are_said_to_be_so(folder: Path) -> None:
     about = {file.path: file for file in found.files}
     for name in ("features.npy", "store.json", "index/vectors.faiss"):
         assert about[name].verdict == "readable"
-        assert "before there were digests" in about[name].detail
+        assert "without digests" in about[name].detail
     assert about[".unfinished-features.csv"].verdict == "unfinished"
 
 

@@ -124,7 +124,7 @@ def test_a_misspelt_method_is_told_the_nearest(cli: Cli, labelled: Path, tmp_pat
     file = tmp_path / "weights.th"
     file.write_bytes(b"")
     result = cli("eval", "knn", f"cifar-resnt:{file}", "--data", labelled)
-    assert_one_line(result, "no weights 'cifar-resnt'", str(file), "Did you mean 'cifar-resnet'?", "`carp weights`")
+    assert_one_line(result, "'cifar-resnt'", str(file), "Did you mean 'cifar-resnet'?", "`carp weights`")
     assert_one_line(cli("embed", f"xyz:{file}", "--data", labelled, "--out", tmp_path / "x"), "no weights 'xyz'")
     assert_one_line(cli("eval", "knn", "swaf:no.pth", "--data", labelled), "Did you mean 'swav'?")
     assert_one_line(cli("eval", "knn", "12:such/run", "--data", labelled), "there is no folder", "12:such/run")

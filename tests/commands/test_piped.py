@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import carp
-from carp.commands.search import index
+from carp.commands.index import index
 from tests.commands.conftest import Cli
 
 LINES = re.compile("[\u2500-\u257f]")  # the rules of tables

@@ -11,7 +11,8 @@ from PIL import Image
 
 import carp
 from carp.commands.duplicates import duplicates
-from carp.commands.search import index, search
+from carp.commands.index import index
+from carp.commands.search import search
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 
@@ -33,7 +34,7 @@ def made(photos: Path, run: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     """An index."""
     store = tmp_path_factory.mktemp("store") / "features"
     carp.embed(run, photos, store)
-    return index(store)[1]
+    return index(store).folder
 
 
 def test_every_image_finds_itself(made: Path, photos: Path) -> None:
@@ -112,15 +113,15 @@ def test_features_of_an_older_transform_are_searched_with_a_warning(photos: Path
     read = json.loads(manifest.read_text())
     del read["origin"]["transform"]["transform"], read["sha256"], read["files"]
     manifest.write_text(json.dumps(read))
-    folder = index(tmp_path / "features")[1]
-    with pytest.warns(UserWarning, match="another version of the image transform.*embed and index again"):
+    folder = index(tmp_path / "features").folder
+    with pytest.warns(UserWarning, match="another version of the image transform.*Embed and index again"):
         assert search(folder, photos / "001.png", k=1)[0].matches[0].place == str(photos / "001.png")
 
 
 def test_a_model_that_moved_is_asked_for(cli: Cli, photos: Path, run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     carp.embed(tmp_path / "run", photos, tmp_path / "features")
-    made = index(tmp_path / "features")[1]
+    made = index(tmp_path / "features").folder
     (tmp_path / "run").rename(tmp_path / "moved")
     assert_one_line(cli("search", made, photos / "001.png"), "no longer at", "--model")
     assert len(search(made, photos / "001.png", model=tmp_path / "moved")) == 1

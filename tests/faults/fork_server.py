@@ -26,6 +26,7 @@ import carp.commands.duplicates
 import carp.commands.embed
 import carp.commands.evaluate
 import carp.commands.export
+import carp.commands.index
 import carp.commands.search
 import carp.commands.table
 import carp.commands.train

@@ -140,7 +140,7 @@ def test_a_given_threshold_is_the_same_for_all() -> None:
 def test_the_parts_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = kinds("densities", 1100, seed=10).astype(np.float32)
     whole = comparable(vectors)
-    monkeypatch.setattr("carp.similarity.vector_index._BYTES_AT_A_TIME", 4 * 64 * 37)
+    monkeypatch.setattr("carp.similarity.vectors._BYTES_AT_A_TIME", 4 * 64 * 37)
     parted = comparable(vectors)
     assert np.allclose(whole @ whole[:50].T, parted @ parted[:50].T, atol=1e-4)
 

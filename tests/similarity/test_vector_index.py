@@ -12,7 +12,8 @@ from carp.features.extract import FeatureBatch
 from carp.features.filling import fill_store
 from carp.features.store import Origin, Store, open_store, write_manifest
 from carp.images.sources.array import ArraySource
-from carp.similarity.vector_index import RECALL, VectorIndex, build_index, open_index, write_index
+from carp.similarity.index_folder import open_index, write_index
+from carp.similarity.vector_index import RECALL, VectorIndex, build_index
 
 F = 24
 

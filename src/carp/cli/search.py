@@ -57,12 +57,12 @@ def _index(
     kind: Annotated[str, typer.Option(help="exact, ivf or hnsw; auto chooses by the number of images.")] = "auto",
 ) -> None:
     """Make an index of stored features, for `carp search`; what an approximate one finds is measured."""
-    from carp.commands.search import index
+    from carp.commands.index import index
 
-    made, folder = index(features, out, kind=kind, quiet=False)
+    made = index(features, out=out, kind=kind, quiet=False)
     settings = "".join(f", {name} {value}" for name, value in made.settings.items())
     recall = "" if made.kind == "exact" else f"; finds {made.recall:.1%} of the ten nearest neighbours"
-    say(f"index: {folder}   {len(made):,} images, {made.kind}{settings}{recall}")
+    say(f"index: {made.folder}   {made.images:,} images, {made.kind}{settings}{recall}")
 
 
 @app.command("search")
@@ -82,11 +82,11 @@ def _search(
 ) -> None:
     """Find the images that are most similar to query images."""
     from carp.commands.search import search
-    from carp.report.pages.search_page import found_as_dict, print_found
+    from carp.report.pages.search_page import print_found
 
     found = search(index, images, k=k, model=model, sheet=sheet, data=data, device=device)
     if as_json:
-        say(json.dumps(found_as_dict(found)))
+        say(json.dumps({"queries": [one.as_dict() for one in found]}))
         return
     print_found(found)
     if sheet is not None:

@@ -21,7 +21,8 @@ from carp.images.inspect.attacks import ATTACKS, MANIFEST, attacked, chosen_stre
 from carp.images.open_source import open_source
 from carp.images.source import Openable, Source, read
 from carp.images.sources.subset import Subset, at_random
-from carp.report.pages.contact_sheet import Cell, draw_contact_sheet
+from carp.report.pages.sheet import Sheet
+from carp.report.pages.thumbnails import Picture, thumbnail
 
 FORMAT = 1
 _PLAN, _ORIGINALS = "plan.json", "original"
@@ -229,11 +230,11 @@ def _draw(folder: Path, made: dict[str, list[Any]], path: Path, title: str) -> N
     rows = []
     for original in (originals[i] for i in spread):
         copies = [entry for entry in made["copies"] if entry["original"] == original]
-        cells = [Cell(_pixels(folder / original), "original")]
-        cells += [Cell(_pixels(folder / c["name"]), f"{c['attack']} {c['strength']:g}") for c in copies]
+        cells = [_picture(folder / original, "original")]
+        cells += [_picture(folder / c["name"], f"{c['attack']} {c['strength']:g}") for c in copies]
         rows += [cells[i : i + 11] for i in range(0, len(cells), 11)]
-    draw_contact_sheet(title, rows, path)
+    Sheet(title, rows).write(path)
 
 
-def _pixels(path: Path) -> Pixels:
-    return decode(read_file(path), str(path))
+def _picture(path: Path, caption: str) -> Picture:
+    return Picture(thumbnail(decode(read_file(path), str(path))), caption)

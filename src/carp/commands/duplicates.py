@@ -1,30 +1,26 @@
 """`carp duplicates`: near-copies among images, for a person to look at before anything is touched."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from carp.commands.pictures import StoredImages, places_of
 from carp.console.progress import Display
 from carp.encoders.load import load_encoder
 from carp.encoders.take_features import open_images, take_features
-from carp.errors import ConfigError, DataError, UnreadableImageError
+from carp.errors import ConfigError, DataError
 from carp.features.feature_options import ENCODER, FeatureOptions, Precision
 from carp.features.store import Store, is_store, open_store
+from carp.features.stored_images import StoredImages
 from carp.files.atomic import write_atomic
 from carp.files.outputs import check_output_folder
-from carp.images.decoding.decode import decode, has_camera_data, size_of
 from carp.images.inspect.identical import first_identical
 from carp.images.open_source import open_source
 from carp.images.source import Openable, Source
-from carp.report.pages.copies_page import CopiesFound, Group, Member, write_copies_page
+from carp.report.pages.copies_page import write_copies_page
 from carp.report.pages.remove_list import check_remove_list, write_remove_list
-from carp.similarity.look_alike import Look, agreement, look_at
-from carp.similarity.near_copies import Copies, find_copies
-from carp.similarity.original import Evidence, original
+from carp.similarity.copies_found import CopiesFound
+from carp.similarity.copy_groups import group_copies
+from carp.similarity.faiss_library import load_faiss
+from carp.similarity.near_copies import find_copies
 
 PAGE, LIST = "duplicates.html", "duplicates.json"
 FEATURES = "features"  # sub-folder
@@ -82,13 +78,14 @@ def duplicates(
         download=download,
         device=device,
     )
+    load_faiss("the search for near-duplicates")  # before minutes of encoding
     if remove_list is not None:
         check_remove_list(Path(remove_list))
     least, folder = _threshold(threshold), Path(out)
     check_output_folder(folder)
     stored = Path(features) if features is not None else folder / FEATURES
     if model is None and not is_store(stored):
-        raise ConfigError("--model is missing: give a run folder or weights, or stored --features of these images.")
+        raise ConfigError("--model is missing. Give a run folder or weights, or the stored --features of these images.")
     display = Display(quiet=quiet)
     if model is None:
         source = open_source(data, root=root, download=download)
@@ -107,10 +104,10 @@ def duplicates(
         images=len(store.features),
         threshold=copies.threshold.value,
         reason=copies.threshold.reason,
-        groups=_groups(copies, store, images, firsts),
+        groups=group_copies(copies, store, images, firsts),
         unreadable=len(store.unreadable),
     )
-    write_copies_page(folder / PAGE, found, lambda member: images.picture(member.row, member.place))
+    write_copies_page(folder / PAGE, found, images)
     write_atomic(folder / LIST, json.dumps(found.as_dict(), indent=1))
     if remove_list is not None:
         _write(Path(remove_list), found)
@@ -141,60 +138,5 @@ def _opened(folder: Path, source: Source) -> Store:
     store = open_store(folder)
     if store.origin.data["fingerprint"] != source.fingerprint:
         name = store.origin.data["name"]
-        raise DataError(f"{folder} holds the features of {name}, not of {source.name}: give --model to embed these.")
+        raise DataError(f"{folder} holds the features of {name}, not of {source.name}. Give --model to embed these.")
     return store
-
-
-def _identical(firsts: NDArray[np.int64]) -> set[int]:
-    """Rows that are the same to the byte as another."""
-    again = np.flatnonzero(firsts != np.arange(len(firsts)))
-    return {*again.tolist(), *firsts[again].tolist()}
-
-
-def _groups(copies: Copies, store: Store, images: StoredImages, firsts: NDArray[np.int64]) -> list[Group]:
-    """Groups with the image to keep first; the most certain ones first: identical files, then by their pixels."""
-    places = places_of(store, {row for group in copies.groups for row in group})
-    identical = _identical(firsts)
-    groups = []
-    for rows in copies.groups:
-        seen = [_see(row, places[row], images) for row in rows]
-        members = [
-            Member(
-                row,
-                places[row],
-                min(copies.similarity[row], 1.0),
-                *one.size,
-                one.evidence.num_bytes,
-                identical=row in identical,
-                digest=int(firsts[row]),
-            )
-            for row, one in zip(rows, seen, strict=True)
-        ]
-        keep = original([one.evidence for one in seen])
-        others = [member for number, member in enumerate(members) if number != keep]
-        others.sort(key=lambda m: (-m.width * m.height, -m.num_bytes, m.row))
-        looks = [one.look for one in seen if one.look is not None]
-        groups.append(Group([members[keep], *others], agreement(looks) if len(looks) == len(seen) else -1.0))
-    return sorted(groups, key=lambda g: (not g.is_identical, -g.agreement, g.members[0].row))
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """What a look at an image shows; nothing if it cannot be read any more."""
-
-    size: tuple[int, int]
-    look: Look | None
-    evidence: Evidence
-
-
-def _see(row: int, place: str, images: StoredImages) -> _Seen:
-    path = Path(place)
-    modified = path.stat().st_mtime if path.is_file() else None
-    try:
-        stored = images.fetch(row, place)
-        look, size = look_at(decode(stored, place)), size_of(stored, place)
-    except UnreadableImageError:  # it was readable when its features were extracted
-        return _Seen((0, 0), None, Evidence(0, False, modified, path.name, 0))
-    num_bytes = len(stored) if isinstance(stored, bytes) else stored.nbytes
-    pixels = look.inner[0] * look.inner[1]
-    return _Seen(size, look, Evidence(pixels, has_camera_data(stored), modified, path.name, num_bytes))

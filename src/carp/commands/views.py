@@ -18,7 +18,7 @@ from carp.images.views.batch_views import batch_views
 from carp.images.views.centre_crop import resize_and_crop
 from carp.images.views.photo_views import photo_views
 from carp.images.views.view_parameters import draw_views, view_kinds
-from carp.report.pages.views_sheet import Row, draw_sheet
+from carp.report.pages.views_sheet import Row, write_views_sheet
 
 
 def views(
@@ -66,7 +66,7 @@ def views(
     sizes = f"2 x {config.global_size} px"
     if config.local_views:
         sizes += f" + {config.local_views} x {config.local_size} px"
-    draw_sheet(f"{source.name}: {sizes}, recipe {recipe or 'folder'}, seed {config.seed}", rows, Path(out))
+    write_views_sheet(f"{source.name}: {sizes}, recipe {recipe or 'folder'}, seed {config.seed}", rows, Path(out))
     return Path(out)
 
 

@@ -1,5 +1,6 @@
 """Load any encoder for use: `carp.load(run).embed(images)`."""
 
+import warnings
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -12,9 +13,11 @@ from carp.encoders.frozen_encoder import Encoder
 from carp.encoders.layers import NamedLayer
 from carp.encoders.model_argument import is_weights, split_weights
 from carp.encoders.read_export import CarpExport, build_own, read_own
-from carp.errors import CheckpointError, nearest
+from carp.errors import CarpWarning, CheckpointError, ConfigError, nearest
 from carp.features.extract import RAW_PIXELS_SIDE
 from carp.features.feature_options import ENCODER, PROJECTOR, FeatureOptions
+from carp.features.store import Store
+from carp.images.views.centre_crop import TRANSFORM
 from carp.model.branch import Branch
 from carp.random import Purpose, seed_of
 from carp.runs.run_folder import Run, open_run
@@ -81,6 +84,37 @@ def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions)
         path=str(run.folder.resolve()),
         max_pixels=run.config.max_image_pixels,
     )
+
+
+def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "auto") -> Encoder:
+    """Load the encoder that extracted the features of a store, verified by the hash of its weights.
+
+    Args:
+        store: The features.
+        model: Where the encoder is, if it was moved since.
+        device: Where to run it.
+    """
+    about, transform = store.origin.model, store.origin.transform
+    path = model or about.get("path")
+    if not path:
+        raise ConfigError(f"{store.folder} does not record where its model {about['name']} is. Give it with --model.")
+    if not model and not split_weights(path)[1].exists():
+        raise CheckpointError(f"the model {about['name']} is no longer at {path}. Give its new place with --model.")
+    options = FeatureOptions(layer=about["layer"], size=transform["size"], resize=transform["resize"], device=device)
+    encoder = load_encoder(path, about["branch"] or "teacher", options)
+    if encoder.hash != about["hash"]:
+        raise CheckpointError(
+            f"{path} is not the model that extracted {store.folder}: its weights are {encoder.hash[:12]}, not "
+            f"{about['hash'][:12]}. Give {about['name']} with --model, or embed again."
+        )
+    if transform.get("transform", 1) != TRANSFORM:
+        warnings.warn(
+            f"the features in {store.folder} were extracted with another version of the image transform, so "
+            "similarities to new images are slightly off. Embed and index again to remove the difference.",
+            CarpWarning,
+            stacklevel=3,
+        )
+    return encoder
 
 
 def _load_weights(model: str, options: FeatureOptions) -> Encoder:

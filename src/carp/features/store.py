@@ -16,9 +16,9 @@ Shapes: M images that can be read, F features, C classes.
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,13 @@ from numpy.typing import NDArray
 
 from carp.errors import DataError
 from carp.features.extract import Features
-from carp.files.atomic import damage_of, digests_of, sha256_of_json, write_atomic
+from carp.files.atomic import damage_of
+from carp.files.manifest import Manifest
+from carp.files.verdicts import Checked, judge_complete
 from carp.images.loading.quarantine import Unreadable
 
-SCHEMA = 1
 MANIFEST, FEATURES, LABELS, PLACES = "store.json", "features.npy", "labels.npy", "places.jsonl"
+_MANIFEST = Manifest(MANIFEST, 1, "Delete {folder} and embed again.", "features", "carp embed")
 _MANY = 2**26  # bytes of labels whose values are looked at when a store is opened
 
 
@@ -94,6 +96,10 @@ class Store:
             raise self.damaged(PLACES, str(error.strerror)) from None
         except ValueError:
             raise self.damaged(PLACES, "it is not one JSON string per line") from None
+
+    def places_of(self, rows: set[int]) -> dict[int, str]:
+        """Where the images of some rows are, by row."""
+        return {row: place for row, place in enumerate(self.places()) if row in rows}
 
     def damage(self, name: str, *, everything: bool = False) -> str | None:
         """How a file differs from what was written; None if it does not, or if its digest is not known."""
@@ -168,40 +174,38 @@ def store_files(store: Store) -> list[str]:
 
 
 def read_manifest(folder: Path) -> Store:
-    """What a store says of itself; nothing but `store.json` is looked at."""
-    path = folder / MANIFEST
-    try:
-        read = json.loads(path.read_text())
-        if read["schema"] != SCHEMA:
-            raise DataError(f"{path} has schema {read['schema']!r}, and this CARP reads {SCHEMA}: embed again.")
-        if ("sha256" in read or "files" in read) and read.pop("sha256") != sha256_of_json(read):
-            raise ValueError("its content does not match its digest")
-        origin = Origin(**read["origin"])
+    """Read `store.json` and no other file of a store."""
+
+    def parse(found: dict[str, Any]) -> Store:
+        origin = Origin(**found["origin"])
         origin.key()
-        unreadable = [Unreadable(*bad) for bad in read["unreadable"]]
+        unreadable = [Unreadable(*bad) for bad in found["unreadable"]]
         rows = {bad.index for bad in unreadable}
         if len(rows) != len(unreadable) or not all(0 <= row < origin.data["images"] for row in rows):
-            raise ValueError("the images that could not be read are not among those of the data")
-        return Store(folder, origin, tuple(read["classes"]), unreadable, read.get("files", {}))
-    except OSError as error:
-        raise DataError(
-            f"{folder} holds no features ({path.name}: {error.strerror}). Run `carp embed` first."
-        ) from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        why = str(error) if type(error) is ValueError else type(error).__name__
-        raise DataError(f"{path} is damaged ({why}). Delete {folder} and embed again.") from None
+            raise ValueError("the unreadable images are not among those of the data")
+        return Store(folder, origin, tuple(found["classes"]), unreadable, found["files"])
+
+    return _MANIFEST.read(folder, parse)
 
 
 def write_manifest(store: Store) -> None:
     """Complete a store whose other files are on the disk."""
     content = {
-        "schema": SCHEMA,
         "origin": asdict(store.origin),
         "classes": list(store.classes),
         "unreadable": [[bad.index, bad.place, bad.reason] for bad in store.unreadable],
-        "files": {name: digests_of(store.folder / name) for name in store_files(store)},
     }
-    write_atomic(store.folder / MANIFEST, json.dumps({**content, "sha256": sha256_of_json(content)}, indent=1))
+    _MANIFEST.write(store.folder, content, store_files(store))
+
+
+def check_store(folder: Path) -> Iterator[Checked]:
+    """Verify every byte of a store, for `carp check`."""
+
+    def read() -> tuple[bool, dict[str, Callable[[], object]]]:
+        store = read_manifest(folder)
+        return bool(store.files), {name: partial(store.check, name, everything=True) for name in store_files(store)}
+
+    return judge_complete(folder / MANIFEST, read)
 
 
 def _kind(array: NDArray[Any]) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from carp.compute.threads import ThreadTuner
 from carp.console.quantities import counted
-from carp.errors import CheckpointError
+from carp.errors import CheckpointError, DataError
 from carp.files.atomic import write_atomic
 
 THREADS = "threads.jsonl"
@@ -140,6 +140,13 @@ class Change:
         """The change as a line of the record."""
         seconds = {str(count): round(value, 6) for count, value in self.seconds.items()}
         return json.dumps({"step": self.step, "threads": self.threads, "seconds": seconds}) + "\n"
+
+
+def check_record(path: Path) -> None:
+    """Raise if a line of the record is damaged."""
+    text, changes = _read(path)
+    if len(changes) != len(text.splitlines()) or (path.stat().st_size and not text):
+        raise DataError(f"line {len(changes) + 1} is not a change of the number of threads")
 
 
 def _read(path: Path) -> tuple[str, list[Change]]:

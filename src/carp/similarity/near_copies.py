@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.features.extract import Features, Progress
-from carp.similarity.vector_index import load_faiss, parts, unit_length
+from carp.similarity.faiss_library import load_faiss
+from carp.similarity.vectors import parts, unit_length
 
 NEAR, FAR = 16, 48  # the neighbours that tell what is to be expected
 BY_CHANCE = 0.01  # the share of images with a neighbour beyond the margin that may be there by chance

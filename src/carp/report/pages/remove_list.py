@@ -7,7 +7,7 @@ from pathlib import Path
 
 from carp.errors import ConfigError, DataError
 from carp.files.atomic import write_atomic
-from carp.report.pages.copies_page import CopiesFound, Group, Member
+from carp.similarity.copies_found import CopiesFound, Group, Member
 
 SUFFIXES = (".txt", ".nul", ".csv")
 

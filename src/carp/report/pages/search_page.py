@@ -1,42 +1,25 @@
-"""Reports search results: a table, a contact sheet as PNG or HTML, JSON."""
+"""The results of a search: a table, a contact sheet as PNG, the same as a page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 from rich.table import Table
 from rich.text import Text
 
 from carp.console.printable import printable
 from carp.console.safe_console import SafeConsole
-from carp.errors import ConfigError, DataError
-from carp.files.atomic import replacing
-from carp.report.pages.contact_sheet import write_line
-from carp.report.pages.thumbnails import SIDE, Picture, section, write_page
+from carp.errors import ConfigError, UnreadableImageError
+from carp.features.stored_images import StoredImages
+from carp.images.decoding.decode import decode, read_file
+from carp.report.pages.html_page import section, write_page
+from carp.report.pages.sheet import Sheet
+from carp.report.pages.thumbnails import GREEN, Picture, thumbnail, thumbnail_of
 from carp.report.tables.screen import on_terminal, print_rows
+from carp.similarity.matches import Found
 
 SHEETS = (".png", ".html")
-_GAP, _MARGIN, _LINE = 12, 24, 17
-_PAPER, _INK, _FAINT, _MARK = (255, 255, 255), (30, 30, 34), (120, 120, 128), (26, 127, 75)
-
-
-@dataclass(frozen=True)
-class Match:
-    """An image that was found."""
-
-    similarity: float
-    place: str
-    row: int  # of the store
-
-
-@dataclass(frozen=True)
-class Found:
-    """A query and the images that are most similar to it, best first."""
-
-    query: str
-    matches: list[Match]
+_MAX_ROWS = 50  # queries on a sheet
 
 
 def print_found(found: Sequence[Found]) -> None:
@@ -65,61 +48,47 @@ def print_found(found: Sequence[Found]) -> None:
     SafeConsole(soft_wrap=True).print(table)
 
 
-def found_as_dict(found: Sequence[Found]) -> dict[str, Any]:
-    """Everything as plain values, for JSON."""
-    return {
-        "queries": [
-            {
-                "image": one.query,
-                "results": [
-                    {"rank": rank, "similarity": round(match.similarity, 6), "image": match.place, "row": match.row}
-                    for rank, match in enumerate(one.matches, start=1)
-                ],
-            }
-            for one in found
-        ]
-    }
-
-
 def check_sheet(path: Path) -> None:
     """Reject unsupported formats before anything is computed."""
     if path.suffix.lower() not in SHEETS:
         raise ConfigError(f"--sheet must be a {' or '.join(SHEETS)} file, received {path}.")
 
 
-def write_sheet(path: Path, title: str, rows: Sequence[list[Picture]]) -> None:
-    """Write a contact sheet with one row per query; the first image of a row is the query."""
+def write_search_sheet(path: Path, found: Sequence[Found], images: StoredImages) -> None:
+    """Write a contact sheet, a PNG or a page: one row per query, which is the first picture of its row.
+
+    Args:
+        path: A .png or .html file.
+        found: The results of a search; the first 50 are shown.
+        images: The images of the index.
+    """
     check_sheet(path)
+    rows = [_row(one, images) for one in found[:_MAX_ROWS]]
+    queries = f"{len(found)} queries" if len(found) > 1 else "1 query"
+    part = f", the first {_MAX_ROWS}" if len(found) > _MAX_ROWS else ""
+    title = f"{queries}{part}: the most similar images"
     if path.suffix.lower() == ".html":
-        write_page(path, title, [], [section(row[0].lines[0] if row[0].lines else "", row) for row in rows])
-        return
-    columns = max(len(row) for row in rows)
-    step = SIDE + 3 * _LINE + _GAP
-    sheet = Image.new(
-        "RGB", (2 * _MARGIN + columns * (SIDE + _GAP) - _GAP, 2 * _MARGIN + 2 * _LINE + len(rows) * step), _PAPER
-    )
-    draw = ImageDraw.Draw(sheet)
-    write_line(draw, (_MARGIN, _MARGIN - 8), title, _INK, 16, sheet.width - 2 * _MARGIN)
-    for number, row in enumerate(rows):
-        for column, picture in enumerate(row):
-            _draw(sheet, draw, picture, (_MARGIN + column * (SIDE + _GAP), _MARGIN + 2 * _LINE + number * step))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            sheet.save(temporary, "PNG")
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file with --sheet.") from error
-
-
-def _draw(sheet: Image.Image, draw: ImageDraw.ImageDraw, picture: Picture, corner: tuple[int, int]) -> None:
-    left, top = corner
-    if picture.image is None:
-        draw.text((left, top + SIDE // 2), "cannot be read", _FAINT, ImageFont.load_default(13))
+        write_page(path, title, [], [section(row[0].lines[0], row) for row in rows])
     else:
-        width, height = picture.image.size
-        sheet.paste(picture.image, (left + (SIDE - width) // 2, top + (SIDE - height) // 2))
-    if picture.first:
-        draw.rectangle((left - 3, top - 3, left + SIDE + 2, top + SIDE + 2), outline=_MARK, width=2)
-    write_line(draw, (left, top + SIDE + 4), picture.head, _MARK if picture.first else _INK, 13, SIDE)
-    for number, line in enumerate(picture.lines[:2], start=1):
-        write_line(draw, (left, top + SIDE + 4 + number * _LINE), line, _FAINT, 12, SIDE)
+        Sheet(title, rows).write(path)
+
+
+def _row(one: Found, images: StoredImages) -> list[Picture]:
+    query = Picture(_query(one.query), "query", (one.query,), mark=GREEN, file=one.query)
+    matches = [
+        Picture(
+            thumbnail_of(images, match.row, match.place),
+            f"{rank}: {match.similarity:.3f}",
+            (match.place,),
+            file=match.place,
+        )
+        for rank, match in enumerate(one.matches, start=1)
+    ]
+    return [query, *matches]
+
+
+def _query(name: str) -> Image.Image | None:
+    try:
+        return thumbnail(decode(read_file(Path(name)), name))
+    except UnreadableImageError:  # a member of an archive
+        return None

@@ -1,35 +1,17 @@
-"""Thumbnails for sheets and pages, and self-contained HTML pages."""
+"""Small pictures for sheets and pages, with the text below them."""
 
-import base64
-import io
 from dataclasses import dataclass
-from html import escape
-from pathlib import Path
 
 from PIL import Image
 
-from carp.errors import DataError
-from carp.files.atomic import write_atomic
-from carp.images.decoding.decode import Pixels
+from carp.errors import UnreadableImageError
+from carp.features.stored_images import StoredImages
+from carp.images.decoding.decode import Pixels, decode
+
+Colour = tuple[int, int, int]
 
 SIDE = 160
-
-_STYLE = """
-:root { color-scheme: light dark; --faint: #77777f; --line: #8884; --good: #1a7f4b }
-body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; padding: 0 1.5rem; max-width: 80rem }
-h1 { font-size: 1.4rem; margin: 0 0 .3rem }
-h2 { font-size: 1rem; margin: 0 0 .6rem }
-main { display: flex; flex-wrap: wrap; gap: 0 2rem; align-items: stretch; margin-top: 1rem }
-section { border-top: 1px solid var(--line); padding: 1rem 0; flex: 0 1 auto }
-.row { display: flex; flex-wrap: wrap; align-items: flex-start }
-figure { margin: 0 1rem 1rem 0; width: 164px }
-figure .frame { height: 164px; display: flex; align-items: center; justify-content: center; background: #8882 }
-figure.first .frame { outline: 3px solid var(--good) }
-img { max-width: 160px; max-height: 160px }
-figcaption { font-size: 12px; overflow-wrap: anywhere; margin-top: .3rem }
-p, small { color: var(--faint); margin: .2rem 0 }
-b.good { color: var(--good) }
-"""
+GREEN = (26, 127, 75)
 
 
 @dataclass(frozen=True)
@@ -38,10 +20,10 @@ class Picture:
 
     image: Image.Image | None
     """None if the file can no longer be read."""
-    head: str
+    head: str = ""
     lines: tuple[str, ...] = ()
-    first: bool = False
-    """Whether it is marked as the query, or as the image to keep."""
+    mark: Colour | None = None
+    """Of the frame and the first line: that of the query, of the image to keep, of a kind of view."""
     file: str = ""
     """The file that a click on the thumbnail opens, if it exists."""
 
@@ -54,47 +36,9 @@ def thumbnail(pixels: Pixels, side: int = SIDE) -> Image.Image:
     return image.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
 
 
-def figure(picture: Picture) -> str:
-    """Return a thumbnail as HTML, with its pixels embedded."""
-    if picture.image is None:
-        inside = "<small>cannot be read</small>"
-    else:
-        file = io.BytesIO()
-        picture.image.save(file, "JPEG", quality=80)
-        inside = f'<img src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}" alt="" />'
-        if picture.file and Path(picture.file).is_file():
-            inside = f'<a href="{escape(Path(picture.file).resolve().as_uri())}">{inside}</a>'
-    head = f'<b class="good">{shown(picture.head)}</b>' if picture.first else f"<b>{shown(picture.head)}</b>"
-    below = "".join(f"<br />{shown(line)}" for line in picture.lines)
-    mark = ' class="first"' if picture.first else ""
-    return f'<figure{mark}><div class="frame">{inside}</div><figcaption>{head}{below}</figcaption></figure>'
-
-
-def section(title: str, pictures: list[Picture]) -> str:
-    """Return HTML with thumbnails side by side below a title."""
-    return f'<section><h2>{shown(title)}</h2><div class="row">{"".join(map(figure, pictures))}</div></section>'
-
-
-def write_page(path: Path, title: str, notes: list[str], sections: list[str]) -> None:
-    """Write an HTML page that is also well-formed XML."""
-    lines = [
-        "<!DOCTYPE html>",
-        f'<html lang="en"><head><meta charset="utf-8" /><title>{shown(title)}</title>',
-        f"<style>{escape(_STYLE, quote=False)}</style></head><body>",
-        f"<h1>{shown(title)}</h1>",
-        *(f"<p>{shown(note)}</p>" for note in notes),
-        "<main>",
-        *sections,
-        "</main></body></html>\n",
-    ]
+def thumbnail_of(images: StoredImages, row: int, place: str) -> Image.Image | None:
+    """The thumbnail of an image of a feature store, or None if it cannot be read any more."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, "\n".join(lines))
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file.") from error
-
-
-def shown(text: str) -> str:
-    """Escape text for HTML; file names may contain any bytes, even invalid text."""
-    printable = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return escape(printable)
+        return thumbnail(decode(images.fetch(row, place), place))
+    except UnreadableImageError:
+        return None

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from carp.errors import DataError
-from carp.files.atomic import replacing
+from carp.report.pages.sheet import INK, Sheet
+from carp.report.pages.thumbnails import Colour, Picture, thumbnail
 
-_GAP, _MARGIN, _LINE = 10, 24, 22
-_PAPER, _INK, _FAINT = (255, 255, 255), (30, 30, 34), (120, 120, 128)
 _GLOBAL_COLOURS, _LOCAL_COLOUR = ((214, 69, 65), (38, 110, 190)), (235, 165, 30)
 _READABLE = 160  # smaller views are enlarged by an integer factor to about this side
+_FRAME, _GAP = 2, 10
 
 
 @dataclass(frozen=True)
@@ -26,112 +25,59 @@ class Row:
     views: list[NDArray[np.uint8]]  # V views [S, S, 3]; the first two are global
 
 
-@dataclass(frozen=True)
-class _Layout:
-    zoom: int
-    big: int  # side of a global view on the sheet
-    small: int  # side of a local view
-    stack: int  # local views per column
-    columns: int  # columns of local views
-
-    @property
-    def row_height(self) -> int:
-        return max(self.big, self.stack * (self.small + _GAP) - _GAP)
-
-    @property
-    def width(self) -> int:
-        locals_ = self.columns * (self.small + _GAP) + _GAP if self.columns else 0
-        return 2 * _MARGIN + 3 * self.big + 2 * _GAP + locals_
-
-
-def draw_sheet(title: str, rows: list[Row], path: Path) -> None:
+def write_views_sheet(title: str, rows: list[Row], path: Path) -> None:
     """Write the sheet as a PNG."""
-    layout = _layout_for(rows[0].views)
-    step = layout.row_height + _GAP + _LINE
-    sheet = Image.new("RGB", (layout.width, 2 * _MARGIN + 2 * _LINE + len(rows) * step - _GAP), _PAPER)
-    draw = ImageDraw.Draw(sheet)
-    _write(draw, (_MARGIN, _MARGIN - 6), title, _INK, 16, layout.width)
-    _label_columns(draw, layout, len(rows[0].views))
-    for number, row in enumerate(rows):
-        top = _MARGIN + 2 * _LINE + number * step
-        _draw_row(sheet, draw, layout, row, top)
-        _write(draw, (_MARGIN, top + layout.row_height + 4), row.caption, _FAINT, 13, layout.width)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            sheet.save(temporary, "PNG")
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file with --out.") from error
-
-
-def _layout_for(views: list[NDArray[np.uint8]]) -> _Layout:
-    size, num_local = len(views[0]), len(views) - 2
+    size, num_local = len(rows[0].views[0]), len(rows[0].views) - 2
     zoom = max(1, round(_READABLE / size))
-    big = size * zoom
-    small = len(views[-1]) * zoom if num_local else 0
-    stack = max(1, (big + _GAP) // (small + _GAP)) if num_local else 0
-    return _Layout(zoom, big, small, stack, -(-num_local // stack) if num_local else 0)
+    headings = [("image and crops", INK)]
+    headings += [(f"global view {number}", colour) for number, colour in enumerate(_GLOBAL_COLOURS, 1)]
+    headings += [(f"{num_local} local views", _LOCAL_COLOUR)] if num_local else []
+    pictures = [_pictures(row, zoom, size * zoom) for row in rows]
+    Sheet(title, pictures, [row.caption for row in rows], headings, side=size * zoom).write(path, "--out")
 
 
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)
+def _pictures(row: Row, zoom: int, side: int) -> list[Picture]:
+    views = [_enlarged(view, zoom) for view in row.views]
+    framed = [Picture(view, mark=_colour(number)) for number, view in enumerate(views[:2])]
+    return [Picture(_with_crops(row, side)), *framed, *([Picture(_mosaic(views[2:], side))] if views[2:] else [])]
 
 
-def _write(
-    draw: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour: tuple[int, int, int], size: int, width: int
-) -> None:
-    """Write a line; if it is too long, its beginning is cut off, because the end of a path is the informative part."""
-    font, shown = _font(size), text
-    while draw.textlength(shown, font) > width - 2 * _MARGIN and len(shown) > 4:
-        shown = "..." + shown[4:]
-    draw.text(place, shown, colour, font)
+def _enlarged(view: NDArray[np.uint8], zoom: int) -> Image.Image:
+    side = len(view) * zoom
+    return Image.fromarray(view).resize((side, side), Image.Resampling.NEAREST)
 
 
-def _left_of(layout: _Layout, column: int) -> int:
-    return _MARGIN + column * (layout.big + _GAP)
+def _mosaic(views: list[Image.Image], side: int) -> Image.Image:
+    """The local views as one picture, as many above each other as fit beside a global view."""
+    step = views[0].width + _GAP
+    stack = max(1, (side + _GAP) // step)
+    columns, lines = -(-len(views) // stack), min(stack, len(views))
+    width, height = (count * step - _GAP + 2 * _FRAME for count in (columns, lines))
+    mosaic = Image.new("RGB", (max(side, width), max(side, height)), (255, 255, 255))  # it fills its box
+    draw = ImageDraw.Draw(mosaic)
+    for number, view in enumerate(views):
+        column, line = divmod(number, stack)
+        x, y = _FRAME + column * step, _FRAME + line * step
+        mosaic.paste(view, (x, y))
+        frame = (x - _FRAME, y - _FRAME, x + view.width + 1, y + view.height + 1)
+        draw.rectangle(frame, outline=_LOCAL_COLOUR, width=_FRAME)
+    return mosaic
 
 
-def _label_columns(draw: ImageDraw.ImageDraw, layout: _Layout, num_views: int) -> None:
-    labels = [("image and crops", _INK), ("global view 1", _GLOBAL_COLOURS[0]), ("global view 2", _GLOBAL_COLOURS[1])]
-    if num_views > 2:
-        labels.append((f"{num_views - 2} local views", _LOCAL_COLOUR))
-    for column, (text, colour) in enumerate(labels):
-        left = _left_of(layout, column) + (_GAP if column == 3 else 0)
-        draw.text((left, _MARGIN + _LINE), text, colour, _font(14))
-
-
-def _colour(view: int) -> tuple[int, int, int]:
+def _colour(view: int) -> Colour:
     return _GLOBAL_COLOURS[view] if view < 2 else _LOCAL_COLOUR
-
-
-def _draw_row(sheet: Image.Image, draw: ImageDraw.ImageDraw, layout: _Layout, row: Row, top: int) -> None:
-    sheet.paste(_with_crops(row, layout.big), (_MARGIN, top))
-    for view, pixels in enumerate(row.views):
-        side = len(pixels) * layout.zoom
-        if view < 2:
-            place = (_left_of(layout, 1 + view), top)
-        else:
-            column, line = divmod(view - 2, layout.stack)
-            left = _left_of(layout, 3) + _GAP + column * (layout.small + _GAP)
-            place = (left, top + line * (layout.small + _GAP))
-        sheet.paste(Image.fromarray(pixels).resize((side, side), Image.Resampling.NEAREST), place)
-        frame = (place[0] - 2, place[1] - 2, place[0] + side + 1, place[1] + side + 1)
-        draw.rectangle(frame, outline=_colour(view), width=2)
 
 
 def _with_crops(row: Row, side: int) -> Image.Image:
     """Fit the image into a square and draw the outline of every crop; global crops are drawn last, on top."""
-    height, width, _ = row.image.shape
-    scale = side / max(height, width)
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    enlarged = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC
-    image = Image.fromarray(row.image).resize(size, enlarged)
+    image = thumbnail(row.image, side)
+    scale = side / max(row.image.shape[:2])
     draw = ImageDraw.Draw(image)
     for view in reversed(range(len(row.boxes))):
         top, left, box_height, box_width = (int(x) for x in row.boxes[view])
-        x0, y0 = (min(round(x * scale), limit - 1) for x, limit in zip((left, top), size, strict=True))
+        x0, y0 = (min(round(x * scale), limit - 1) for x, limit in zip((left, top), image.size, strict=True))
         ends = (left + box_width, top + box_height)
-        x1, y1 = (min(round(x * scale) - 1, limit - 1) for x, limit in zip(ends, size, strict=True))
+        x1, y1 = (min(round(x * scale) - 1, limit - 1) for x, limit in zip(ends, image.size, strict=True))
         outline = (x0, y0, max(x0, x1), max(y0, y1))  # a crop of a thin image may be less than a pixel here
         draw.rectangle(outline, outline=_colour(view), width=2 if view < 2 else 1)
     return image
