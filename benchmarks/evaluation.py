@@ -24,9 +24,10 @@ from torch.nn import functional as F
 
 from benchmarks.encoding import measure_embed, measure_linear_images
 from benchmarks.shared import Measure, Measures, measures_parser, print_measures, take_turns
-from carp.evaluation.kmeans import kmeans
-from carp.evaluation.knn import knn
-from carp.evaluation.linear.grid import LinearGrid, cosine, fit, make_grid, shuffled
+from carp.evaluation.clustering import kmeans
+from carp.evaluation.linear.choice import scaled_grid
+from carp.evaluation.linear.grid import LinearGrid, cosine, fit, shuffled
+from carp.evaluation.nearest_neighbours import knn
 
 KS = (10, 20, 100, 200)
 TEMPERATURE = 0.07
@@ -97,7 +98,7 @@ def one_by_one(data: Data, epochs: int) -> None:
 
 def at_once(data: Data, epochs: int, num_members: int) -> None:
     """The same as a grid."""
-    members = make_grid(("sgd", "lars"), np.geomspace(1e-4, 3, 10).tolist(), (0.0, 1e-6))[:num_members]
+    members = scaled_grid(("sgd", "lars"), np.geomspace(1e-4, 3, 10).tolist(), (0.0, 1e-6), 256)[:num_members]
     grid = LinearGrid(members, data[0].shape[1], int(data[1].max()) + 1)
     batches = shuffled(data[0], data[1], np.arange(len(data[1])), batch_size=256, seed=0)
     fit(grid, batches, epochs=epochs, lr_factor=cosine(epochs))

@@ -17,9 +17,11 @@ import torch
 from torch import nn
 
 import carp
-from carp.evaluation.ranked.copies import DEPTH, SIDE, copy_detection, read_copies
+from carp.evaluation.protocols.copies import CopiesSettings
+from carp.evaluation.ranked.copy_scores import copy_detection
+from carp.evaluation.ranked.copy_sets import read_copies
 from carp.evaluation.ranked.ground_truth import read_ground_truth
-from carp.evaluation.ranked.retrieval import retrieval
+from carp.evaluation.ranked.retrieval_scores import retrieval
 from carp.evaluation.ranked.whitening import fit_whitening
 from carp.evaluation.result import Result
 from carp.features.extract import Features
@@ -129,8 +131,8 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="run folder, FILE or METHOD:FILE")
     parser.add_argument("--branch", default="teacher", help="of a run")
     parser.add_argument("--max-side", type=int, help="make larger images smaller; default: as they are")
-    parser.add_argument("--square", type=int, default=SIDE, help="side of the images of copy detection")
-    parser.add_argument("--depth", type=int, default=DEPTH, help="results that count in copy detection")
+    parser.add_argument("--square", type=int, default=CopiesSettings().side, help="side of the images of copies")
+    parser.add_argument("--depth", type=int, default=CopiesSettings().depth, help="results that count for copies")
     parser.add_argument("--cache", type=Path, required=True, help="folder of features: one for each encoder and set")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     args = parser.parse_args()

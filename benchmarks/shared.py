@@ -14,7 +14,7 @@ from torch import nn
 
 import carp
 from carp.config import Config
-from carp.evaluation.knn import knn_accuracy
+from carp.evaluation.nearest_neighbours import knn_accuracy
 from carp.features.extract import extract
 from carp.images.sources.array import ArraySource
 from carp.runs.run_log import read_metrics

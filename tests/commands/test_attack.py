@@ -12,7 +12,8 @@ from torch import nn
 
 from carp.commands import attack as module
 from carp.commands.attack import attack
-from carp.evaluation.ranked.copies import copy_detection, read_copies
+from carp.evaluation.ranked.copy_scores import copy_detection
+from carp.evaluation.ranked.copy_sets import read_copies
 from carp.features.extract import extract
 from carp.images.inspect.attacks import ATTACKS
 from carp.images.open_source import open_source

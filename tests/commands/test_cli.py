@@ -14,6 +14,7 @@ import yaml
 import carp
 from carp.config import Config, resolve
 from carp.config.recipe import list_recipes, parse_overrides, read_recipe, read_yaml
+from carp.evaluation.protocols import all_protocols
 from carp.model.branch import Branch
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import TINY, steps_of, tiny_images, write_images
@@ -208,26 +209,21 @@ def test_help_answers_at_once_and_without_torch() -> None:
     assert not {"torch", "timm", "torchvision"} & imported
 
 
-def test_help_of_a_protocol_lists_its_settings_without_torch(cli: Cli) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", "carp", "eval", "knn", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "k=[10, 20, 100, 200]\n      How many of the nearest images vote" in done.stdout
-    assert "temperature=0.07\n      τ of the vote" in done.stdout
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "carp.evaluation.signatures" in imported
-    assert not {"torch", "timm", "torchvision", "carp.evaluation.knn"} & imported
-    for name, words in (
-        ("few-shot", "shots=[1, 2, 4, 8, 16, full]"),
-        ("linear", "optimisers=[sgd, lars]"),
-        ("retrieval", "multi_scale=false"),
-        ("copies", "depth=20"),
-        ("detection", "train=[2007:trainval, 2012:trainval]"),
-        ("all", "takes no settings"),
-    ):
-        code, out, _ = cli("eval", name, "--help")
+def test_help_of_a_protocol_lists_its_settings_without_torch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (["eval"], ["eval", "knn"], ["eval", "detection"], ["eval", "all"]):
+        command = [sys.executable, "-X", "importtime", "-m", "carp", *words, "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        assert "carp.evaluation.protocol" in imported
+        assert not {"torch", "timm", "torchvision"} & imported, words
+    monkeypatch.setenv("COLUMNS", "200")
+    for protocol in all_protocols():
+        code, out, _ = cli("eval", protocol.name, "--help")
         assert code == 0
-        assert words in out, name
-    assert "`carp eval PROTOCOL --help`" in cli("eval", "--help")[1]
+        for key, field in protocol.settings_type.model_fields.items():
+            assert f"--{key.replace('_', '-')} " in out, key
+            assert field.description is not None
+            assert field.description.split()[0] in out
 
 
 def test_mistakes_that_need_no_torch_are_told_without_it(tmp_path: Path) -> None:
@@ -258,9 +254,13 @@ def test_ctrl_c_says_whether_the_same_command_continues(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for place in ("evaluate.evaluate_branches", "embed.embed", "table.make_table"):
-        monkeypatch.setattr(f"carp.commands.{place}", interrupt)
-    monkeypatch.setattr("carp.training.planning.dry_run.dry_run", interrupt)
+    for place in (
+        "evaluation.runner.run_protocols",
+        "commands.embed.embed",
+        "training.planning.dry_run.dry_run",
+        "commands.table.make_table",
+    ):
+        monkeypatch.setattr(f"carp.{place}", interrupt)
     code, out, err = cli(*({"RUN": run, "DATA": labelled}.get(word, word) for word in words))
     assert (code, out) == (130, "")
     assert err == "carp: interrupted." + (

@@ -64,7 +64,7 @@ def test_mistakes(cli: Cli, run: Path, voc: Path, tmp_path: Path) -> None:
     assert_one_line(cli(*words, voc, "lr=fast"), "lr must be a valid number", "'fast'")
     assert_one_line(cli(*words, voc, "train=2012:val"), "VOC 2012:val", "No such file")
     assert_one_line(cli(*words, voc, "--test", "2012:val"), "VOC 2012:val", "No such file")
-    assert_one_line(cli(*words, voc, "--size", 96), "its own sizes of images", "test_size=800")
+    assert_one_line(cli(*words, voc, "--size", 96), "Did you mean '--sizes'?", "--test-size")
     assert_one_line(cli(*words, tmp_path / "none"), "there is no folder")
     assert_one_line(cli("eval", "detection", "--data", voc), "give a run folder")
     assert_one_line(cli("eval", "detecton", run, "--data", voc), "Did you mean 'detection'?")

@@ -1,13 +1,15 @@
 """`carp eval`: what it prints and writes, and its mistakes."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 import carp
-from carp.commands import evaluate as evaluate_module
+from carp.evaluation import runner
+from carp.evaluation.protocols import all_protocols
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 
@@ -49,11 +51,13 @@ def test_eval_with_other_classes(cli: Cli, run: Path, labelled: Path, tmp_path: 
 def test_eval_with_more_neighbours_than_images_is_refused_before_anything_is_encoded(
     cli: Cli, run: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carp.commands.labelled.take_features", lambda *_, **__: pytest.fail("something was encoded"))
+    monkeypatch.setattr(
+        "carp.evaluation.workspace.take_features", lambda *_, **__: pytest.fail("something was encoded")
+    )
     words = ["eval", "knn", run, "--data", labelled, "--baselines"]
     assert_one_line(cli(*words, "k=66"), "k = 66", "67 images", "received 66", "Lower k")
     assert_one_line(cli(*words, "k=[5,67]", "--test", labelled), "k = 67", "67 images", "received 66", "Lower k")
-    with pytest.raises(carp.errors.DataError, match=r"k must be at least 1, received 0\."):
+    with pytest.raises(carp.errors.ConfigError, match=r"k must be greater than or equal to 1, received 0\."):
         carp.evaluate("knn", run, labelled, k=0)
 
 
@@ -96,7 +100,8 @@ def test_eval_with_bad_settings(cli: Cli, run: Path, labelled: Path) -> None:
     assert_one_line(cli(*words, "temperature=0"), "temperature", "received 0")
     assert_one_line(cli(*words, "temperatur=1"), "no setting 'temperatur'", "Did you mean 'temperature'?")
     assert_one_line(cli(*words, "temperature=warm"), "temperature must be a valid number", "'warm'")
-    assert_one_line(cli(*words, "--temperature", "1"), "settings are written key=value, here temperature=1")
+    assert_one_line(cli(*words, "--temperature", "0"), "temperature", "received '0'")
+    assert_one_line(cli(*words, "--temperatur", "1"), "no option '--temperatur'", "Did you mean '--temperature'?")
     assert_one_line(cli(*words, "--basline"), "no option '--basline'", "Did you mean '--baselines'?")
     assert_one_line(cli(*words, "--branch", "techer"), "Did you mean 'teacher'?")
     assert_one_line(cli(*words, "--layer", "layer9"), "no layer 'layer9'", "layer1")
@@ -106,26 +111,54 @@ def test_eval_with_bad_settings(cli: Cli, run: Path, labelled: Path) -> None:
     assert_one_line(cli("eval", "all", run, "k=5", "--data", labelled), "'all' takes no settings")
 
 
-def test_options_that_a_protocol_would_leave_aside_are_refused(cli: Cli, run: Path, labelled: Path) -> None:
-    for name in ("knn", "kmeans", "few-shot", "retrieval", "copies", "detection"):
-        assert_one_line(cli("eval", name, run, "--data", labelled, "--cached"), "--cached is for linear", name)
-        with pytest.raises(carp.errors.ConfigError, match="--cached is for linear"):
-            carp.evaluate(name, run, labelled, cached=True)
-    for words in (["--layer", "layer3"], ["--baselines"], ["--precision", "bf16"], ["--download"]):
-        assert_one_line(cli("eval", "detection", run, "--data", labelled, *words), f"it has no {words[0]}")
-    with pytest.raises(carp.errors.ConfigError, match="detection has its own sizes of images: write sizes="):
+def test_a_protocol_has_only_the_options_that_it_uses(cli: Cli, run: Path, labelled: Path) -> None:
+    for name, option in (
+        ("knn", "--cached"),
+        ("copies", "--size"),
+        ("retrieval", "--test"),
+        ("retrieval", "--predictions"),
+        ("detection", "--layer"),
+        ("detection", "--baselines"),
+        ("all", "--predictions"),
+    ):
+        assert_one_line(cli("eval", name, run, "--data", labelled, option, "x"), f"no option '{option}'")
+        assert f"{option} " not in cli("eval", name, "--help")[1]
+    with pytest.raises(carp.errors.ConfigError, match="no setting 'cached'"):
+        carp.evaluate("knn", run, labelled, cached=True)
+    with pytest.raises(carp.errors.ConfigError, match=r"detection does not use size: leave it out.*sizes"):
         carp.evaluate("detection", run, labelled, size=64)
-    for name, setting in (("retrieval", "max_side=224"), ("copies", "side=320")):
-        result = cli("eval", name, run, "--data", labelled, "--size", 64)
-        assert_one_line(result, f"{name} has its own rule for the size of images", setting)
+    with pytest.raises(carp.errors.ConfigError, match="copies does not use test"):
+        carp.evaluate("copies", run, labelled, test=labelled)
+
+
+def test_settings_are_options_or_key_value(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
+    words = ["eval", "knn", run, "--data", labelled, "--branch", "teacher", "--out", tmp_path]
+    for more in (
+        ["--k", "3,5", "--temperature", 0.1],
+        ["--k", 3, "--k", 5, "temperature=0.1"],
+        ["k=[3, 5]", "temperature=0.1"],
+        ["k=3,5", "--temperature=0.1"],
+    ):
+        code, _, err = cli(*words, *more)
+        assert code == 0, err
+    (path,) = (tmp_path / "results").iterdir()
+    settings = json.loads(path.read_text())["settings"]
+    assert (settings["k"], settings["temperature"]) == ([3, 5], 0.1)
+
+
+def test_bare_eval_lists_the_protocols_with_one_line_each(cli: Cli) -> None:
+    for words in (["eval"], ["eval", "--help"]):
+        out = "".join(cli(*words)[1:])
+        for protocol in all_protocols():
+            assert re.search(rf"{protocol.name} +{re.escape(protocol.summary)}", out)
 
 
 def test_a_misspelt_method_is_told_the_nearest(cli: Cli, labelled: Path, tmp_path: Path) -> None:
     file = tmp_path / "weights.th"
     file.write_bytes(b"")
     result = cli("eval", "knn", f"cifar-resnt:{file}", "--data", labelled)
-    assert_one_line(result, "'cifar-resnt'", str(file), "Did you mean 'cifar-resnet'?", "`carp weights`")
-    assert_one_line(cli("embed", f"xyz:{file}", "--data", labelled, "--out", tmp_path / "x"), "no weights 'xyz'")
+    assert_one_line(result, "'cifar-resnt'", "Did you mean 'cifar-resnet'?", "`carp weights`")
+    assert_one_line(cli("embed", f"xyz:{file}", "--data", labelled, "--out", tmp_path / "x"), "'xyz'")
     assert_one_line(cli("eval", "knn", "swaf:no.pth", "--data", labelled), "Did you mean 'swav'?")
     assert_one_line(cli("eval", "knn", "12:such/run", "--data", labelled), "there is no folder", "12:such/run")
 
@@ -179,7 +212,7 @@ def test_all_shows_every_protocol_that_the_data_allow(cli: Cli, run: Path, label
     assert len(list((tmp_path / "results").iterdir())) == 8
     assert len(list((tmp_path / "results").glob("few-shot-*.json"))) == 2
     assert f"test: {labelled}\n" in out
-    assert err.count("too few images for k = 100, 200; taken were k = 10, 20.") == 1
+    assert err.count("too few images for k = 100, 200; evaluated with k = 10, 20.") == 1
     assert len(set(err.splitlines())) == len(err.splitlines())
 
 
@@ -194,12 +227,13 @@ def test_all_tells_of_unreadable_images_once(cli: Cli, run: Path, tmp_path: Path
 
 
 def test_all_loads_every_encoder_once(
-    run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = []
-    load = evaluate_module.load_encoder
-    monkeypatch.setattr(evaluate_module, "load_encoder", lambda *words: loaded.append(words[1]) or load(*words))
-    evaluate_module.evaluate_branches("all", run, labelled, out=tmp_path)
+    load = runner.load_encoder
+    monkeypatch.setattr(runner, "load_encoder", lambda *words: loaded.append(words[1]) or load(*words))
+    code, _, err = cli("eval", "all", run, "--data", labelled, "--out", tmp_path)
+    assert code == 0, err
     assert loaded == ["student", "teacher"]
 
 
@@ -255,7 +289,7 @@ def test_linear_trains_on_crops_or_on_stored_features(cli: Cli, run: Path, label
         code, out, err = cli(*words, *flags)
         assert code == 0, err
         assert "Linear, top-1" in out
-        assert "note: linear, teacher: chosen of 40 on images held out: " in err
+        assert "note: linear, teacher: the best of 40 classifiers" in err
     results = [json.loads(path.read_text()) for path in (tmp_path / "results").iterdir()]
     assert {result["settings"]["cached"] for result in results} == {True, False}
     assert all(len(result["details"]["grid"]) == 40 for result in results)
@@ -267,12 +301,20 @@ def test_linear_trains_on_crops_or_on_stored_features(cli: Cli, run: Path, label
 def test_an_interrupted_linear_evaluation_does_not_train_again_what_it_finished(
     run: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = carp.evaluate("linear", run, labelled, out=tmp_path, epochs=2)
+    first = carp.evaluate("linear", run, labelled, out=tmp_path / "first", epochs=2)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("carp.evaluation.runner._write", interrupt)
+        carp.evaluate("linear", run, labelled, out=tmp_path, epochs=2)
     assert (tmp_path / "linear").exists()
     monkeypatch.setattr(
         "carp.evaluation.linear.grid_training.TwoGrids.step", lambda *_, **__: pytest.fail("it trained")
     )
     assert carp.evaluate("linear", run, labelled, out=tmp_path, epochs=2).values == first.values
+    assert not (tmp_path / "linear").exists()
 
 
 def test_linear_and_few_shot_hold_out_a_fifth_without_test_images(run: Path, labelled: Path, tmp_path: Path) -> None:
@@ -298,7 +340,7 @@ def test_retrieval_of_ones_own_images(cli: Cli, run: Path, labelled: Path, flat:
     assert all(0 <= result["values"]["map"] <= 1 and len(result["versions"]) > 1 for result in results)
     assert_one_line(cli(*words, "--data", flat), "has no labels")
     assert_one_line(cli(*words, "--data", flat, "--truth", tmp_path / "none.pkl"), "none.pkl")
-    assert_one_line(cli(*words, "--data", labelled, "--test", labelled), "retrieval has no test images")
+    assert_one_line(cli(*words, "--data", labelled, "--test", labelled), "no option '--test'")
     assert_one_line(cli(*words, "--data", labelled, "maxside=3"), "Did you mean 'max_side'?")
 
 
@@ -318,7 +360,6 @@ def test_an_option_written_as_a_setting_is_told(cli: Cli, run: Path, labelled: P
     words = ["eval", "knn", run, "--data", labelled]
     assert_one_line(cli(*words, f"root={tmp_path}"), f"'root' is an option: write --root {tmp_path}.")
     assert_one_line(cli(*words, "download=true"), "write --download.")
-    assert_one_line(cli("eval", "linear", run, "--data", labelled, "cached=true"), "write --cached.")
     assert_one_line(cli(*words, "extra"), "key=value", "received 'extra'")
 
 
@@ -334,5 +375,5 @@ def test_python_takes_a_store_and_one_protocol_at_a_time(run: Path, labelled: Pa
     store = carp.embed(run, labelled, tmp_path / "store")
     ours = carp.evaluate("knn", None, store, k=3).values
     assert ours == carp.evaluate("knn", run, labelled, k=3, out=tmp_path).values
-    with pytest.raises(carp.errors.ConfigError, match="one protocol at a time"):
+    with pytest.raises(carp.errors.ConfigError, match=r"no protocol 'all'.*knn"):
         carp.evaluate("all", run, labelled)

@@ -69,8 +69,8 @@ def test_predictions_that_cannot_be_written_are_refused_at_once(
     def asked(protocol: str, file: object) -> tuple[int, str, str]:
         return cli("eval", protocol, run, "--data", labelled, "--predictions", file, "--out", tmp_path / "out")
 
-    assert_one_line(asked("retrieval", tmp_path / "a.csv"), "knn, kmeans, linear, few-shot", "received retrieval")
-    assert_one_line(asked("all", tmp_path / "a.csv"), "one protocol at a time", "received all")
+    with pytest.raises(carp.errors.ConfigError, match=r"knn, kmeans, linear, few-shot, .* received retrieval"):
+        carp.evaluate("retrieval", run, labelled, predictions=tmp_path / "a.csv", out=tmp_path / "out")
     assert_one_line(asked("knn", tmp_path / "a.txt"), ".csv or .parquet", "a.txt")
     assert_one_line(asked("knn", tmp_path / "none" / "a.csv"), "there is no folder", "none")
     assert not (tmp_path / "out").exists()

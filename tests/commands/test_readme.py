@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from carp.commands.protocols import OF_ALL, find_protocol
 
 import carp
-from carp.commands.protocols import OF_ALL, find_protocol
 from carp.config import check_keys
 from carp.config.recipe import parse_overrides
 from tests.commands.conftest import Cli

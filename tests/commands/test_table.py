@@ -295,3 +295,26 @@ def test_data_sets_as_json(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_root_that_is_no_folder(cli: Cli, tmp_path: Path) -> None:
     assert_one_line(cli("datasets", "--root", tmp_path / "no"), str(tmp_path / "no"), "not a folder")
+
+
+def test_result_files_of_the_version_before_stand_in_the_same_column(cli: Cli, tmp_path: Path) -> None:
+    """`carp eval copies` used to write the protocol as `copy-detection`."""
+    before = {
+        "schema": 1,
+        "protocol": "copy-detection",
+        "values": {"map": 0.5, "map_strong": 0.25, "micro_ap": 0.125},
+        "settings": {"square": 320, "originals": 157, "copies": 229, "whitening": "off", "depth": 20, "side": 320},
+        "data": {"name": "copydays", "train": "copydays", "fingerprints": ["1"]},
+        "model": {"name": "before", "hash": "1" * 64, "branch": "teacher"},
+    }
+    now = before | {"protocol": "copies", "model": {"name": "now", "hash": "2" * 64, "branch": "teacher"}}
+    for name, content in (("copy-detection-copydays-teacher-1.json", before), ("copies-copydays-teacher-2.json", now)):
+        (tmp_path / name).write_text(json.dumps(content))
+    code, out, err = cli("table", tmp_path, "--format", "csv", "--layout", "copies", "--with-paper")
+    assert code == 0, err
+    rows = {line.split(",")[0]: line for line in out.splitlines()}
+    assert rows["before (teacher)"].split(",")[-1] == rows["now (teacher)"].split(",")[-1] == "25"
+    assert "CARP (mc),400,84" in out, "the paper's row for CARP"
+    code, out, err = cli("table", tmp_path)
+    assert code == 0, err
+    assert out.count("Copy detection") == 1

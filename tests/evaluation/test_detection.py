@@ -12,7 +12,7 @@ import timm
 import torch
 
 from carp.encoders.exports import ExportableEncoder
-from carp.errors import ConfigError, DataError, Interrupted, ModelError, NonFiniteError
+from carp.errors import DataError, Interrupted, ModelError, NonFiniteError
 from carp.evaluation.detection.trial import Schedule
 from carp.evaluation.detection.trials import detection
 from carp.evaluation.detection.voc import Annotated, Scenes, read_voc
@@ -65,7 +65,6 @@ def whole(encoder: ExportableEncoder, parts: Parts) -> Result:
 
 
 def test_the_result(whole: Result) -> None:
-    assert whole.protocol == "detection"
     assert list(whole.values) == ["ap", "ap50", "ap75", "ap_area", "ap50_area", "ap75_area"]
     assert all(0 <= value <= 1 for value in whole.values.values())
     assert whole.settings["iterations"] == 6
@@ -192,10 +191,6 @@ def test_the_schedule_is_mocos() -> None:
 
 
 def test_mistakes(encoder: ExportableEncoder, parts: Parts) -> None:
-    with pytest.raises(ConfigError, match="trials must be greater than 0, received 0"):
-        detection(encoder, *parts, **{**TINY, "trials": 0})
-    with pytest.raises(ConfigError, match=r"lr_drops are shares between 0 and 1, received \[18000"):
-        detection(encoder, *parts, **TINY, lr_drops=[18_000])
     vit = narrow("vit_tiny_patch16_224", img_size=32, embed_dim=24, depth=1, num_heads=2)
     with pytest.raises(ModelError, match="takes ResNets of four stages: vit_tiny_patch16_224 has no conv1"):
         detection(vit, *parts, **TINY)

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from carp.errors import ConfigError
-from carp.evaluation.linear.choice import choose_held_out
-from carp.evaluation.linear.grid import LinearGrid, Member, cosine, fit, in_order, make_grid, shuffled
+from carp.evaluation.linear.choice import choose_held_out, scaled_grid
+from carp.evaluation.linear.grid import LinearGrid, Member, cosine, fit, in_order, shuffled
 from carp.evaluation.linear.probe import linear_probe
 from carp.training.optimiser import LARS
 
@@ -52,7 +52,7 @@ def test_members_equal_their_own_optimisers() -> None:
     x, y, test, truth = make()
     uneven = np.flatnonzero((truth > 1) | (np.arange(len(truth)) % 3 == 0))  # classes of different size
     test, truth = test[uneven], truth[uneven]
-    members = make_grid(("sgd", "lars"), (0.01, 0.3, 3.0), (0.0, 1e-2))
+    members = scaled_grid(("sgd", "lars"), (0.01, 0.3, 3.0), (0.0, 1e-2), 256)
     grid = LinearGrid(members, 10, 7, seed=1)
     fit(grid, shuffled(x, y, np.arange(len(x)), batch_size=32, seed=2), epochs=EPOCHS, lr_factor=cosine(EPOCHS))
     found = grid.accuracy(in_order(test, truth, np.arange(len(test)), batch_size=33))
@@ -72,7 +72,7 @@ def test_members_equal_their_own_optimisers() -> None:
 
 def test_an_interrupted_grid_ends_the_same() -> None:
     x, y, _, _ = make()
-    members = make_grid(("sgd", "lars"), (0.1,), (0.0, 1e-4))
+    members = scaled_grid(("sgd", "lars"), (0.1,), (0.0, 1e-4), 256)
     batches = shuffled(x, y, np.arange(len(x)), batch_size=64, seed=0)
     whole, first, second = (LinearGrid(members, 10, 7) for _ in range(3))
     fit(whole, batches, epochs=4, lr_factor=cosine(4))
@@ -84,7 +84,7 @@ def test_an_interrupted_grid_ends_the_same() -> None:
 
     fit(first, batches, epochs=3, lr_factor=cosine(4), after_epoch=save)
     second.load_state_dict(saved)
-    fit(second, batches, epochs=4, lr_factor=cosine(4), first_epoch=2)
+    fit(second, lambda epoch: batches(epoch + 2), epochs=2, lr_factor=lambda epoch: cosine(4)(epoch + 2))
     assert torch.equal(second.weight_SCF, whole.weight_SCF)
     assert torch.equal(second.bias_SC, whole.bias_SC)
 

@@ -14,8 +14,8 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 import sklearn.svm
-from carp.evaluation.few_shot import few_shot
-from carp.evaluation.knn import knn
+from carp.evaluation.few_labels import few_shot
+from carp.evaluation.nearest_neighbours import knn
 from carp.evaluation.linear.probe import linear_probe
 
 mapped = np.load(sys.argv[1], mmap_mode="r")

@@ -6,11 +6,11 @@ import pytest
 from carp.errors import DataError
 from carp.evaluation.ranked.ranking import (
     Judged,
-    average_precision,
     check_judged,
     precision_at,
     ranked,
     ranks_of_positives,
+    trapezoid_average_precision,
 )
 
 NONE = np.empty(0, dtype=np.int64)
@@ -46,16 +46,18 @@ def test_measures_on_thousands_of_random_lists_with_junk() -> None:
             continue
         ranks = ranks_of_positives(order, Judged(positives, junk))
         plain = order.tolist(), set(positives.tolist()), set(junk.tolist())
-        assert average_precision(ranks, len(positives)) == pytest.approx(plain_average_precision(*plain), abs=1e-12)
+        assert trapezoid_average_precision(ranks, len(positives)) == pytest.approx(
+            plain_average_precision(*plain), abs=1e-12
+        )
         for k in (1, 5, 10):
             assert precision_at(ranks, k) == plain_precision(*plain, k)
 
 
 def test_values_by_hand() -> None:
-    assert average_precision(np.array([0, 1, 2]), 3) == 1.0
-    assert average_precision(np.array([1]), 1) == 0.25  # (0 + 1/2) / 2
-    assert average_precision(np.array([0]), 2) == 0.5  # the second is never found
-    assert average_precision(NONE, 2) == 0.0
+    assert trapezoid_average_precision(np.array([0, 1, 2]), 3) == 1.0
+    assert trapezoid_average_precision(np.array([1]), 1) == 0.25  # (0 + 1/2) / 2
+    assert trapezoid_average_precision(np.array([0]), 2) == 0.5  # the second is never found
+    assert trapezoid_average_precision(NONE, 2) == 0.0
     assert precision_at(np.array([0, 1]), 10) == 1.0  # both are among the first two: there is nothing behind
     assert precision_at(np.array([0, 3]), 10) == 0.5
     assert precision_at(np.array([2]), 1) == 0.0

@@ -97,7 +97,7 @@ def test_several_labels_pass_through_other_sources_and_k_nn_refuses_them(
     held = ArraySource(tiny_images(4), source.labels, source.classes)
     assert held.labels is source.labels
     with pytest.raises(
-        DataError, match="k-NN needs one label per image; dataset:voc07:train has several: use few-shot"
+        DataError, match="k-NN needs one label per image; dataset:voc07:train has several: give images with one"
     ):
         single_labels(source)
     source.keep_index(tmp_path / "index")

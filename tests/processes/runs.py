@@ -24,8 +24,8 @@ import carp
 from carp import cli, errors
 from carp.compute import distributed
 from carp.errors import Interrupted, ProcessError
-from carp.evaluation.knn import knn
 from carp.evaluation.linear.grid_training import TwoGrids
+from carp.evaluation.nearest_neighbours import knn
 from carp.evaluation.result import Result
 from carp.training.step import Stepper
 from tests.helpers import TINY

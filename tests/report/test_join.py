@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from carp.evaluation.data_names import AVERAGE, name_of_data
 from carp.evaluation.result import Result
 from carp.images.sources.paper.paper_datasets import BY_NAME
-from carp.report.tables.columns import AVERAGE, Column, column_of, headings, headline_columns, in_order, name_of_data
+from carp.report.tables.columns import Column, column_of, headings, headline_columns, in_order
 from carp.report.tables.join import Row, Source, Table, Value, join, shown, with_averages
 from carp.report.tables.paper import layouts
 

@@ -3,7 +3,8 @@
 import pytest
 
 from carp.errors import ConfigError
-from carp.report.tables.columns import AVERAGE, Column, in_order
+from carp.evaluation.data_names import AVERAGE
+from carp.report.tables.columns import Column, in_order
 from carp.report.tables.join import Table, Value
 from carp.report.tables.paper import Layout, averaged_over, layout, layouts, published
 
@@ -26,8 +27,8 @@ def test_every_number_is_a_percentage_and_every_table_is_full() -> None:
         "kmeans": (8, 12),
         "retrieval": (6, 4),
         "retrieval-full": (15, 4),
-        "copy-detection": (6, 1),
-        "copy-detection-full": (14, 1),
+        "copies": (6, 1),
+        "copies-full": (14, 1),
         "few-shot": (6, 12),
         "few-shot-full": (10, 12),
         "linear": (12, 2),
@@ -41,7 +42,7 @@ def test_short_tables_are_parts_of_the_long_ones() -> None:
     for short, long in (
         ("knn", "knn-full"),
         ("retrieval", "retrieval-full"),
-        ("copy-detection", "copy-detection-full"),
+        ("copies", "copies-full"),
         ("few-shot", "few-shot-full"),
     ):
         for (row, column), value in layout(short).cells.items():

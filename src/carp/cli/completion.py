@@ -1,9 +1,10 @@
 """What the shell suggests after Tab, besides commands, options and files. Nothing here imports torch."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-import typer
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 FORMATS_OF_EXPORT = ("torchvision", "timm", "safetensors", "onnx", "detectron2")
 Suggest = Callable[[str], list[str]]
@@ -21,13 +22,6 @@ def recipes(incomplete: str) -> list[str]:
     return _matching(list_recipes(), incomplete)
 
 
-def protocols(incomplete: str) -> list[str]:
-    """Names of protocols."""
-    from carp.commands.protocols import NAMES
-
-    return _matching(NAMES, incomplete)
-
-
 def keys(incomplete: str) -> list[str]:
     """Names of settings, for `carp settings`."""
     from carp.config import Config
@@ -39,18 +33,12 @@ def settings(incomplete: str) -> list[str]:
     """Settings of training with their defaults: `epochs=100`."""
     from carp.config import Config
 
-    fields = Config.model_fields.items()
-    return _matching((_written(key, field.default) for key, field in fields), incomplete)
+    return settings_of(Config.model_fields)(incomplete)
 
 
-def protocol_settings(context: typer.Context, incomplete: str) -> list[str]:
-    """Settings of the protocol of the command, with their defaults: `k=20`."""
-    from carp.commands.protocols import ALL, NAMES, find_protocol
-
-    name = context.params.get("protocol")
-    if name not in NAMES or name == ALL:
-        return []
-    return _matching((s.written.split()[0] for s in find_protocol(name).settings().values()), incomplete)
+def settings_of(fields: "Mapping[str, FieldInfo]") -> Suggest:
+    """Suggest the settings of a model with their defaults."""
+    return lambda incomplete: _matching((_written(key, field.default) for key, field in fields.items()), incomplete)
 
 
 def _written(key: str, value: Any) -> str:

@@ -45,21 +45,17 @@ def parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
     return overrides
 
 
-def parse_protocol(context: typer.Context, protocol: str, words: list[str]) -> dict[str, Any]:
-    """The same for the settings of a protocol; their values are checked where they are used."""
-    from carp.commands.protocols import ALL, check_protocol, check_setting_names, find_protocol
+def parse_protocol(context: typer.Context, words: list[str], settings: Collection[str]) -> dict[str, Any]:
+    """Read the key=value words of a protocol, which has these settings; its settings model checks names and values."""
     from carp.config.recipe import parse_overrides
 
-    check_protocol(protocol)
-    known = [] if protocol == ALL else list(find_protocol(protocol).settings())
-    _refuse_unknown_options(context, words, known, f"settings of {protocol}: {', '.join(known) or 'none'}")
+    _refuse_unknown_options(context, words, (), "see --help")
     if plain := [word for word in words if "=" not in word]:
         if Path(plain[0]).expanduser().exists():
             raise ConfigError(f"images are given with an option: write --data {shlex.quote(plain[0])}.")
         raise ConfigError(f"settings are written key=value, without spaces around '=', received '{plain[0]}'.")
     overrides = parse_overrides(words)
-    _refuse_options(context, {key: value for key, value in overrides.items() if key not in known})
-    check_setting_names(protocol, overrides)
+    _refuse_options(context, {key: value for key, value in overrides.items() if key not in settings})
     return overrides
 
 

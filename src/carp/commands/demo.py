@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from carp.commands.evaluate import evaluate_branches
+from carp.commands.evaluate import evaluate
 from carp.commands.train import train
 from carp.evaluation.result import Result
 
@@ -14,5 +14,4 @@ def demo(*, out: str | Path, **overrides: Any) -> list[Result]:
     """Train with the recipe `demo`, then compare k-NN of raw pixels, untrained encoder, student and teacher."""
     run = train(TRAIN, out, "demo", **overrides)
     branches = ("raw pixels", "untrained", "student", "teacher")
-    results, _ = evaluate_branches("knn", run.folder, TRAIN, test=TEST, branches=branches, k=20, quiet=False)
-    return results
+    return [evaluate("knn", run.folder, TRAIN, test=TEST, branch=branch, k=20, quiet=False) for branch in branches]

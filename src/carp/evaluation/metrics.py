@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import MissingExtraError
-from carp.evaluation.inputs import Labels
+from carp.evaluation.feature_arrays import Labels
 
 
 def clustering_metrics(truth: Labels, clusters: Labels) -> dict[str, float]:
@@ -71,12 +71,29 @@ def average_precision(shown: NDArray[np.bool_], scores: NDArray[np.floating[Any]
     order = np.argsort(-scores, kind="stable")
     last_of_score = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
     found = np.cumsum(shown[order])[last_of_score]
-    recall, precision = found / shown.sum(), found / (last_of_score + 1)
-    interpolated = np.maximum.accumulate(precision[::-1])[::-1]  # the best precision at this recall or a higher one
-    area = float(np.sum(np.diff(recall, prepend=0.0) * interpolated))
-    # Recall is compared as a whole number of images: 0.1 · 10 images are one image, whatever the rounding.
-    at = [np.searchsorted(10 * found, tenth * shown.sum(), side="left") for tenth in range(11)]
-    return area, float(np.mean(interpolated[at]))
+    area, points = interpolated_precision(found, last_of_score + 1, int(shown.sum()))
+    return area, float(np.mean(points))
+
+
+def interpolated_precision(
+    found: NDArray[np.integer[Any] | np.floating[Any]], retrieved: NDArray[np.integer[Any]], num_positives: int
+) -> tuple[float, NDArray[np.float64]]:
+    """The precision-recall curve as PASCAL VOC interpolates it: the best precision at this recall or a higher one.
+
+    Args:
+        found: Positives among the first results, one number per point of the curve, ascending.
+        retrieved: How many results these are.
+        num_positives: Positives in all.
+
+    Returns:
+        The area below the curve, and the precision at the recalls 0, 0.1, … 1; 0 where that recall is not reached.
+    """
+    recall, precision = found / num_positives, found / retrieved
+    best = np.maximum.accumulate(precision[::-1])[::-1]
+    area = float(np.sum(np.diff(recall, prepend=0.0) * best))
+    # Recall is compared as a whole number: 0.1 × 30 is not exact in floating point, 3 of 30 is
+    at = np.searchsorted(10 * found, [tenth * num_positives for tenth in range(11)], side="left")
+    return area, np.append(best, 0.0)[at]
 
 
 def scikit_learn(module: str) -> Any:

@@ -1,4 +1,4 @@
-"""What every protocol returns, and the file that it is kept in."""
+"""The result of a protocol, and its file."""
 
 import json
 import math
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import DataError
+from carp.evaluation.protocols import protocol_of_result
 from carp.files.atomic import write_atomic
 from carp.files.regular import read_text
 
@@ -30,12 +31,14 @@ class Predicted:
 class Result:
     """Named values (shares between 0 and 1) and what made them.
 
-    `spread` holds, under the same names, the deviation of those values that are means over several runs; `details`
-    whatever lies behind the values: the runs one by one, the members of a grid, the counts of empty clusters.
+    `spread` holds, under the same names, the standard deviation of those values that are means over several runs;
+    `details` holds what the values were computed from: the single runs, the classifiers of a grid, the counts of empty
+    clusters.
     """
 
-    protocol: str
-    values: dict[str, float]
+    protocol: str = ""
+    """Its name; the runner fills it in."""
+    values: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     """`name`; also `train` and `test`, as they were given."""
@@ -50,6 +53,11 @@ class Result:
     """Predictions, if they were asked for, by the end of the names of their values: `@20` of `top1@20`. Not written to
     result files."""
 
+    @property
+    def model_name(self) -> str:
+        """The branch of a run, or the name of the weights."""
+        return str(self.model.get("branch") or self.model.get("name") or "")
+
     def to_json(self) -> str:
         """The text of a result file."""
         content = asdict(replace(self, predicted={}))
@@ -58,7 +66,10 @@ class Result:
 
     @classmethod
     def from_json(cls, text: str, place: str) -> "Result":
-        """Read the text of a result file; `place` is what a message calls it. Keys of later versions are left out."""
+        """Read the text of a result file; `place` names it in error messages.
+
+        Keys of later versions are ignored, and former names of protocols are replaced.
+        """
         try:
             read = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -70,7 +81,9 @@ class Result:
         if schema != SCHEMA:
             raise DataError(f"{place} has schema {schema!r}, and this CARP reads schema {SCHEMA}: update CARP.")
         _check(read, place)
-        return cls(**{key: read[key] for key in cls.__dataclass_fields__ if key in read and key != "predicted"})
+        known = {key: read[key] for key in cls.__dataclass_fields__ if key in read and key != "predicted"}
+        protocol = protocol_of_result(read["protocol"])
+        return cls(**known | ({} if protocol is None else {"protocol": protocol.name}))
 
     def write(self, path: Path) -> None:
         """Write as JSON, dated."""

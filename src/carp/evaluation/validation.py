@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from carp.compute import distributed
 from carp.config import Config
 from carp.errors import DataError, UnreadableImageError
-from carp.evaluation.knn import knn_accuracy, knn_leave_one_out
+from carp.evaluation.nearest_neighbours import knn_accuracy, knn_leave_one_out
 from carp.features.extract import RAW_PIXELS_SIDE, extract
 from carp.images.labels import single_labels
 from carp.images.loading.quarantine import Unreadable, nothing_to_read

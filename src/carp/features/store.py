@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +63,12 @@ class Store:
     unreadable: list[Unreadable]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Size and digests of every file; empty for a store that was written before there were digests."""
+    label_remedy: ClassVar[str] = "embed images that have labels"
+
+    @property
+    def name(self) -> str:
+        """What the images are called."""
+        return str(self.origin.data["name"])
 
     @cached_property
     def features(self) -> Features:

@@ -44,5 +44,7 @@ def single_labels(source: Named, what: str = "k-NN") -> NDArray[np.int64]:
     if source.labels is None:
         raise unlabelled(source)
     if source.labels.ndim > 1:
-        raise DataError(f"{what} needs one label per image; {source.name} has several: use few-shot.")
+        raise DataError(
+            f"{what} needs one label per image; {source.name} has several: give images with one label each."
+        )
     return source.labels

@@ -15,7 +15,7 @@ import torch
 
 from carp.encoders.exports.exportable import ExportableEncoder
 from carp.encoders.layers import weights_hash
-from carp.errors import ConfigError, DataError
+from carp.errors import DataError
 from carp.evaluation.detection.detector import build_detector
 from carp.evaluation.detection.trial import Schedule, Trial, detect
 from carp.evaluation.detection.voc import Annotated, Scenes, fingerprint
@@ -97,7 +97,6 @@ def detection(
         "test_size": test_size,
         "anchor_sizes": list(anchor_sizes),
     }
-    _check(settings)
     if not any(len(image.truth.classes) for image in train):
         raise DataError("none of the training images has a box to learn from.")
     make = partial(
@@ -138,7 +137,7 @@ def detection(
         runs.append(_run(trial, test, progress(f"trial {number + 1} of {trials}, testing")))
     values, spread = mean_and_deviation([run["values"] for run in runs])
     details = {"trials": runs, "classes": list(VOC_CLASSES), "overlaps": list(OVERLAPS)}
-    return Result("detection", values, settings=settings, spread=spread, details=details)
+    return Result(values=values, settings=settings, spread=spread, details=details)
 
 
 def _run(trial: Trial, test: Sequence[Annotated], progress: Progress) -> dict[str, Any]:
@@ -171,18 +170,6 @@ def _measured(trial: Trial, test: Sequence[Annotated], progress: Progress) -> di
             values[f"ap{percent}{suffix}"] = float(of_overlap[OVERLAPS.index(percent / 100)])
     per_class = [None if np.isnan(row).any() else [round(float(ap), 6) for ap in row] for row in tables[0]]
     return {"values": values, "ap_by_class_and_overlap": per_class}
-
-
-def _check(settings: dict[str, Any]) -> None:
-    """Numbers that no detector can be trained with."""
-    for name in ("iterations", "batch_size", "trials", "lr", "max_size", "test_size"):
-        if settings[name] <= 0:
-            raise ConfigError(f"detection: {name} must be greater than 0, received {settings[name]}.")
-    for name in ("sizes", "anchor_sizes"):
-        if not settings[name] or min(settings[name]) <= 0:
-            raise ConfigError(f"detection: {name} must be pixels greater than 0, received {settings[name]}.")
-    if any(not 0 < share <= 1 for share in settings["drops"]):
-        raise ConfigError(f"detection: lr_drops are shares between 0 and 1, received {list(settings['drops'])}.")
 
 
 def _digest(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Average precision of detections, as VOC's own evaluation defines it, at ten overlaps.
 
-An object marked as difficult is neither to be found nor an error when it is.
+An object marked as difficult need not be found, and finding it is not an error.
 
 Shapes: D detections of a class in all images, O objects of a class in an image.
 """
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from carp.evaluation.metrics import interpolated_precision
 
 Floats = NDArray[np.float64]
 OVERLAPS = tuple(float(percent) / 100 for percent in range(50, 100, 5))
@@ -28,7 +30,7 @@ class Boxes:
 def average_precisions(found: Sequence[Boxes], truth: Sequence[Boxes], num_classes: int) -> tuple[Floats, Floats]:
     """AP of every class at every overlap, [classes, overlaps]: by VOC 2007's eleven points, and by the area.
 
-    A class without objects that are to be found is not a number.
+    It is NaN for a class without objects to find.
     """
     eleven, area = (np.full((num_classes, len(OVERLAPS)), np.nan) for _ in range(2))
     for number in range(num_classes):
@@ -36,12 +38,15 @@ def average_precisions(found: Sequence[Boxes], truth: Sequence[Boxes], num_class
         if count:
             for place in range(len(OVERLAPS)):
                 counted = hits[hits[:, place] >= 0, place]
-                eleven[number, place], area[number, place] = _precision(counted.astype(np.float64), count)
+                area[number, place], points = interpolated_precision(
+                    np.cumsum(counted), np.arange(1, len(counted) + 1), count
+                )
+                eleven[number, place] = sum(points.tolist()) / len(points)
     return eleven, area
 
 
 def _hits(found: Sequence[Boxes], truth: Sequence[Boxes], number: int) -> tuple[NDArray[np.int8], int]:
-    """[D, overlaps] with the best score first: 1 an object, 0 an error, -1 does not count; and how many objects."""
+    """Judge detections [D, overlaps], best score first: 1 is a hit, 0 an error, -1 not counted; and count objects."""
     scores, hits, count = list[Floats](), list[NDArray[np.int8]](), 0
     for ours, theirs in zip(found, truth, strict=True):
         mine, objects = ours.classes == number, theirs.classes == number
@@ -55,7 +60,7 @@ def _hits(found: Sequence[Boxes], truth: Sequence[Boxes], number: int) -> tuple[
 
 
 def _in_image(overlap_DO: Floats, difficult: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """What becomes of the detections of an image, best first: each goes to the object that it overlaps most."""
+    """Judge the detections of an image, best first: each is assigned to the object that it overlaps most."""
     hits = np.zeros((len(overlap_DO), len(OVERLAPS)), dtype=np.int8)
     if not overlap_DO.size:
         return hits
@@ -69,18 +74,6 @@ def _in_image(overlap_DO: Floats, difficult: NDArray[np.bool_]) -> NDArray[np.in
             elif not taken[one]:
                 hits[row, place], taken[one] = 1, True
     return hits
-
-
-def _precision(hits: Floats, count: int) -> tuple[float, float]:
-    """AP by eleven points and by the area below the interpolated curve, of hits and errors in order of score."""
-    found = np.cumsum(hits)
-    recall, precision = found / count, found / np.arange(1, len(hits) + 1)
-    best = np.maximum.accumulate(precision[::-1])[::-1]  # at this recall or a larger one
-    # Recall is compared as a count: 0.1 × 30 is no exact number, 3 of 30 is
-    points = [best[found * 10 >= tenth * count][:1] for tenth in range(11)]
-    eleven = sum(float(point[0]) for point in points if len(point)) / 11
-    steps = np.diff(recall, prepend=0.0)
-    return eleven, float((steps * best).sum())
 
 
 def overlaps(ours: Floats, theirs: Floats) -> Floats:

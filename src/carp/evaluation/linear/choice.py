@@ -1,5 +1,6 @@
-"""What the linear protocols share: which grid, which images choose its member, and what is reported."""
+"""What both linear evaluations share: the grid, the images that select a classifier, and the result."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import ConfigError
-from carp.evaluation.inputs import Labels
-from carp.evaluation.linear.grid import Accuracies, Member, OptimiserName, make_grid
+from carp.evaluation.feature_arrays import Labels
+from carp.evaluation.linear.grid import Accuracies, Member, OptimiserName
 from carp.evaluation.result import Predicted, Result, only
 from carp.random import Purpose, key
 
@@ -21,17 +22,11 @@ def scaled_grid(
     optimisers: Sequence[OptimiserName],
     lrs: Sequence[float],
     weight_decays: Sequence[float],
-    *,
-    epochs: int,
     batch_size: int,
-    held_out: float,
 ) -> list[Member]:
-    """The members, their learning rates multiplied by batch_size / 256; raises what is wrong with the settings."""
-    if not 0 < held_out < 1:
-        raise ConfigError(f"held_out must lie between 0 and 1, received {held_out}.")
-    if epochs < 1 or batch_size < 1:
-        raise ConfigError(f"epochs and batch_size must be at least 1, received {epochs} and {batch_size}.")
-    return make_grid(optimisers, [lr * batch_size / 256 for lr in lrs], weight_decays)
+    """All combinations, the learning rates multiplied by batch_size / 256."""
+    scaled = [lr * batch_size / 256 for lr in lrs]
+    return [Member(name, float(lr), float(wd)) for name, lr, wd in itertools.product(optimisers, scaled, weight_decays)]
 
 
 def choose_held_out(labels: Labels, share: float, seed: int) -> NDArray[np.bool_]:
@@ -85,4 +80,4 @@ def linear_result(
     ]
     values = chosen | ({"best_top1_on_test": max(tested.top1)} if all_final else {})
     details = {"chosen": rows[best_member(held_top1)], "grid": rows}
-    return Result("linear", values, settings, details=details, predicted=only(predicted))
+    return Result(values=values, settings=settings, details=details, predicted=only(predicted))

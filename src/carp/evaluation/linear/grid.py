@@ -7,11 +7,10 @@ batches come from, stored features or an encoder, is no matter here.
 Shapes: S members, B images, F features, C classes.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -19,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from carp.compute import distributed
-from carp.errors import ConfigError
-from carp.evaluation.inputs import Features, Labels, tensor
+from carp.evaluation.feature_arrays import Features, Labels, tensor
 from carp.evaluation.result import Predicted
 from carp.images.loading.order import even_batches
 from carp.random import Purpose, key, seed_of
@@ -42,24 +40,6 @@ class Member:
     optimiser: OptimiserName
     lr: float
     weight_decay: float = 0.0
-
-
-def make_grid(
-    optimisers: Sequence[OptimiserName], lrs: Sequence[float], weight_decays: Sequence[float]
-) -> list[Member]:
-    """All combinations."""
-    members = [Member(name, float(lr), float(wd)) for name, lr, wd in itertools.product(optimisers, lrs, weight_decays)]
-    if not members:
-        raise ConfigError("the grid is empty: give at least one optimiser, learning rate and weight decay.")
-    for member in members:
-        if member.optimiser not in get_args(OptimiserName):
-            raise ConfigError(f"the optimiser of a linear classifier must be sgd or lars, received {member.optimiser}.")
-        if not (member.lr > 0 and member.weight_decay >= 0):
-            raise ConfigError(
-                "learning rates must be above 0 and weight decays at least 0, received "
-                f"{member.lr} and {member.weight_decay}."
-            )
-    return members
 
 
 @dataclass(frozen=True)
@@ -205,7 +185,6 @@ def fit(
     *,
     epochs: int,
     lr_factor: Callable[[int], float],
-    first_epoch: int = 0,
     after_epoch: Callable[[int], None] | None = None,
 ) -> None:
     """Train a grid on `batches(epoch)` for every epoch.
@@ -215,10 +194,9 @@ def fit(
         batches: The batches of an epoch, from any source.
         epochs: How many in all.
         lr_factor: What the learning rates are multiplied with in an epoch.
-        first_epoch: Where to continue, after `load_state_dict`.
         after_epoch: Called at the end of every epoch: to save, to show.
     """
-    for epoch in range(first_epoch, epochs):
+    for epoch in range(epochs):
         factor = lr_factor(epoch)
         for x_BF, y_B in batches(epoch):
             grid.step(x_BF, y_B, lr_factor=factor)

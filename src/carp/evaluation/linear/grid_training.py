@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from carp.compute import distributed
 from carp.errors import BadImagesError, DataError, Interrupted
-from carp.evaluation.inputs import Labels
+from carp.evaluation.feature_arrays import Labels
 from carp.evaluation.linear.grid import LinearGrid, Member, cosine
 from carp.features.extract import Progress
 from carp.images.loading.loader import normalise

@@ -23,7 +23,7 @@ from torch import nn
 
 from carp.compute import distributed
 from carp.errors import ConfigError, DataError
-from carp.evaluation.inputs import Features, Labels, check_classes, check_pair
+from carp.evaluation.feature_arrays import Features, Labels, check_classes, check_pair
 from carp.evaluation.linear.choice import (
     LRS,
     OPTIMISERS,
@@ -107,7 +107,7 @@ def linear_on_images(
         paper's reference reports and is too good by the choice. In the grid `held_out_top1` is of the classifier that
         did not see the images held out, `test_top1` of the one that saw all.
     """
-    members = scaled_grid(optimisers, lrs, weight_decays, epochs=epochs, batch_size=batch_size, held_out=held_out)
+    members = scaled_grid(optimisers, lrs, weight_decays, batch_size)
     check_pair(train, test)
     labels, truth, num_classes = check_classes(train, train_labels, test, test_labels)
     images = _images_of_rows(indices, len(train), source)

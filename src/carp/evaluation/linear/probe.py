@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from carp.evaluation.inputs import Features, Labels, check_classes, check_pair
+from carp.evaluation.feature_arrays import Features, Labels, check_classes, check_pair
 from carp.evaluation.linear.choice import (
     LRS,
     OPTIMISERS,
@@ -73,7 +73,7 @@ def linear_probe(
         `top1`, with more than five classes `top5`, and `mean_per_class` of the chosen member. The details hold the
         grid, as it was trained without the images held out.
     """
-    members = scaled_grid(optimisers, lrs, weight_decays, epochs=epochs, batch_size=batch_size, held_out=held_out)
+    members = scaled_grid(optimisers, lrs, weight_decays, batch_size)
     check_pair(train, test)
     labels, truth, num_classes = check_classes(train, train_labels, test, test_labels)
     chooses = choose_held_out(labels, held_out, seed)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import DataError
-from carp.evaluation.inputs import Labels
+from carp.evaluation.feature_arrays import Labels
 from carp.evaluation.ranked.ranking import Indices, Judged
 from carp.files.regular import read_regular
 from carp.images.sources.subset import NameIndex

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from carp.errors import DataError
-from carp.evaluation.inputs import Features, norms, tensor
+from carp.evaluation.feature_arrays import Features, norms, tensor
 
 Indices = NDArray[np.int64]
 
@@ -79,11 +79,13 @@ def _places(order: Indices, wanted: Indices) -> Indices:
     return np.flatnonzero(chosen[order])
 
 
-def average_precision(ranks: Indices, num_positives: int) -> float:
+def trapezoid_average_precision(ranks: Indices, num_positives: int) -> float:
     """Area below the precision-recall curve by trapezoids, as in the evaluation of Holidays, Copydays and Oxford.
 
-    Between two positives the precision is taken from just before to just after the later one; before anything is
-    found it is 1. Positives that are missing in `ranks` (ascending, from 0) count as never found.
+    Between two positives the precision goes from its value just before the later one to its value just after it;
+    before anything is found it is 1. Positives that are missing in `ranks` (ascending, from 0) count as never found.
+    This is not VOC's definition (`interpolated_precision` in metrics.py), which takes the best precision at this or a
+    higher recall: published numbers of retrieval follow the one, those of classification and detection the other.
     """
     before = np.arange(len(ranks))
     left = np.where(ranks == 0, 1.0, before / np.maximum(ranks, 1))

@@ -1,26 +1,21 @@
 """PCA whitening, learned on the features of one set and applied to those of others.
 
-Vectors are divided by their length, centred, turned to the principal axes, and every axis is divided by its deviation.
-What follows is a cosine, so that the length is taken out again there.
+Vectors are divided by their length, centred and rotated to the principal axes, and every axis is divided by its
+standard deviation. They are compared by their cosine, so whitened vectors are not normalised again.
 
 Shapes: N images, F features, D dimensions that are kept.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import DataError
-from carp.evaluation.inputs import Features, check_features, norms, spans
-from carp.files.atomic import replacing
-from carp.files.regular import check_regular
+from carp.evaluation.feature_arrays import Features, check_features, norms, spans
 
 _KEPT = 1e-7  # of the largest variance: what is below is rounding of float32
 _SAME = 1e-12  # variance of vectors of length 1 that differ by rounding only
-_NAMES = ("mean", "axes")
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,7 @@ class Whitening:
         check_features(whitened=features)
         if features.shape[1] != len(self.mean):
             raise DataError(
-                f"the whitening was learned on {len(self.mean)} features an image, received {features.shape[1]}. "
+                f"the whitening was learned on {len(self.mean)} features per image, received {features.shape[1]}. "
                 "Take both from the same encoder."
             )
         lengths = norms(features)
@@ -50,38 +45,9 @@ class Whitening:
             found[start:stop] = (unit - self.mean) @ self.axes.T
         return found
 
-    def save(self, path: Path) -> None:
-        """Write as .npz, without pickles."""
-        try:
-            with replacing(path) as beside, beside.open("wb") as file:
-                np.savez(file, mean=self.mean, axes=self.axes)
-        except OSError as error:
-            raise DataError(f"cannot write {path}: {error.strerror or error}.") from error
 
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote; nothing is unpickled."""
-        try:
-            check_regular(path)
-            with np.load(path, allow_pickle=False) as stored:
-                mean, axes = (stored[name] for name in _NAMES)
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror or 'it is no .npz file'}.") from error
-        except Exception as error:  # a damaged archive raises nearly anything
-            raise DataError(f"{path} is no whitening: it must be an .npz file with {' and '.join(_NAMES)}.") from error
-        shapes_fit = mean.ndim == 1 and axes.ndim == 2 and axes.shape[1] == len(mean) and len(axes)
-        if not shapes_fit or {mean.dtype, axes.dtype} != {np.dtype(np.float64)}:
-            raise DataError(f"{path} is no whitening: mean {mean.shape} and axes {axes.shape} do not fit together.")
-        return cls(mean, axes)
-
-
-def fit_whitening(features: Features, *, dimensions: int | None = None) -> Whitening:
-    """Learn a whitening of features [N, F].
-
-    Args:
-        features: Features of a set that is not evaluated.
-        dimensions: Axes that are kept, those of the largest variance; None keeps all that have any.
-    """
+def fit_whitening(features: Features) -> Whitening:
+    """Learn a whitening from the features [N, F] of a set that is not evaluated; keep all axes that have variance."""
     check_features(whitening=features)
     if len(features) < 2:
         raise DataError(f"whitening is learned from at least 2 images, received {len(features)}.")
@@ -96,13 +62,7 @@ def fit_whitening(features: Features, *, dimensions: int | None = None) -> White
     variances, axes = variances[::-1], axes[:, ::-1].T
     usable = min(int((variances > _KEPT * max(variances[0], 0.0)).sum()), len(features) - 1)
     if not usable or variances[0] < _SAME:
-        raise DataError("whitening cannot be learned: all images have the same features.")
-    kept = usable if dimensions is None else dimensions
-    if not 1 <= kept <= usable:
-        raise DataError(
-            f"whitening to {kept} dimensions is not possible: {len(features):,} images with {width} features have "
-            f"variance in {usable}. Lower the number or learn it on more images."
-        )
-    # Which end of an axis is positive is no matter to a cosine; it is chosen so that results are the same everywhere.
+        raise DataError("whitening cannot be learned, because all images have the same features: give other images.")
+    # A cosine does not depend on the signs of the axes; they are chosen so that results are the same everywhere
     signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])
-    return Whitening(mean, (axes * (signs / np.sqrt(variances.clip(min=1e-300)))[:, None])[:kept].copy())
+    return Whitening(mean, (axes * (signs / np.sqrt(variances.clip(min=1e-300)))[:, None])[:usable].copy())

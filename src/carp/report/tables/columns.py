@@ -1,31 +1,12 @@
 """The columns of a table of results: their headings, their order, and which ones are shown by default."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from carp.images.sources.paper.paper_datasets import BY_NAME, DATASETS, PREFIX, find
+from carp.evaluation.data_names import names_in_order, title_of_data
+from carp.evaluation.protocols import all_protocols, protocol_of_result
+from carp.images.sources.paper.paper_datasets import BY_NAME
 
-PROTOCOLS = {
-    "knn": "k-NN",
-    "kmeans": "k-means",
-    "linear": "Linear",
-    "few-shot": "Few-shot",
-    "retrieval": "Retrieval",
-    "copy-detection": "Copy detection",
-    "detection": "Detection",
-}
-AVERAGE = "average"
-OWN = "(own data)"
-"""Appended to the name of a folder that has the name of a published data set."""
-_OTHER_DATA = {
-    "roxford5k": "ROxford5k",
-    "rparis6k": "RParis6k",
-    "copydays": "Copydays",
-    "voc0712": "VOC07+12",
-    AVERAGE: "Average",
-}
 _PER_CLASS = "mean_per_class"
 _BEST_ON_TEST = "best_top1_on_test"
 _MICRO_AP = "micro_ap"
@@ -41,18 +22,7 @@ _WORDS = {
     "ap75": "AP75",
 }
 _CAPITALS = frozenset({"nmi", "ami", "ari"})
-# The values in the paper's tables; a protocol's other values are shown only with --all.
-_HEADLINE = {
-    "knn": r"top1_k20",
-    "kmeans": r"nmi|ami|ari",
-    "linear": r"top1(_cached)?",
-    "few-shot": r"(map|top1)_(n\d+|full)",
-    "retrieval": r"map_(medium|hard)",
-    "copy-detection": r"map_strong",
-    "detection": r"ap(50|75)?",
-}
 _COUNTS = frozenset({"empty_clusters"})
-_PARTS = frozenset({"train", "trainval", "val", "valid", "validation", "test"})
 
 
 @dataclass(frozen=True)
@@ -74,7 +44,8 @@ class Column:
         row = BY_NAME.get(self.data)
         literature = row is not None and row.metric == "mean per-class"
         metric = self.metric.replace(_PER_CLASS, "top1") if literature else self.metric
-        return re.fullmatch(_HEADLINE.get(self.protocol, ""), metric) is not None
+        protocol = protocol_of_result(self.protocol)
+        return protocol is not None and re.fullmatch(protocol.headline, metric) is not None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -97,36 +68,17 @@ def column_of(protocol: str, data: str, value_name: str) -> Column:
 
     `data` is a name that `name_of_data` returned.
     """
-    protocol = protocol.replace("_", "-")
-    letter = {"knn": "k", "few-shot": "n"}.get(protocol, "")
-    metric = value_name.removeprefix(protocol.replace("-", "_") + "_")
-    return Column(protocol, data, re.sub(r"@(?=\d)", f"_{letter}", metric).replace("@", "_"))
+    name = protocol.replace("_", "-")
+    found = protocol_of_result(name)
+    letter = "" if found is None else found.number_letter
+    metric = value_name.removeprefix(name.replace("-", "_") + "_")
+    return Column(found.name if found else name, data, re.sub(r"@(?=\d)", f"_{letter}", metric).replace("@", "_"))
 
 
-def name_of_data(data: Mapping[str, Any]) -> str:
-    """Return the short name of the data of a result.
-
-    Only two kinds of data get the name of a published data set, and are thus compared with published numbers:
-    `dataset:NAME`, whose sizes were checked when it was opened, and data that an evaluation named after checking the
-    sizes (`data.name`). A folder keeps its own name, which is marked if a published data set has the same name.
-    """
-    given = str(data.get("name") or "")
-    word = given or str(data.get("train") or "data")
-    if (given or word.startswith(PREFIX)) and (row := find(word)):
-        return row.name
-    if given in _OTHER_DATA:
-        return given
-    name = folder_name(word)
-    is_published = find(name) is not None or name.lower() in _OTHER_DATA
-    return f"{name} {OWN}" if is_published and not word.startswith("torchvision:") else name
-
-
-def folder_name(word: str) -> str:
-    """Return the name of a folder, ignoring `train`, `test` and the like at the end of the path."""
-    parts = [part for part in re.split(r"[/\\]", word) if part]
-    while len(parts) > 1 and parts[-1].lower() in _PARTS:
-        parts.pop()
-    return parts[-1] if parts else word
+def protocol_title(name: str) -> str:
+    """A protocol as tables call it; by its name if this version does not have it."""
+    protocol = protocol_of_result(name)
+    return name if protocol is None else protocol.title
 
 
 def in_order(columns: set[Column]) -> list[Column]:
@@ -150,9 +102,9 @@ class Headings:
 
 
 def headings(columns: list[Column]) -> Headings:
-    """Return headings without repetition: what all columns have in common goes into the title."""
-    protocols = [PROTOCOLS.get(c.protocol, c.protocol) for c in columns]
-    data = [_data_title(c.data) for c in columns]
+    """Headings without repetition: what all columns have in common goes into the title."""
+    protocols = [protocol_title(c.protocol) for c in columns]
+    data = [title_of_data(c.data) for c in columns]
     shared_words = set(columns[0].words).intersection(*(c.words for c in columns))
     one_protocol, one_data = len(set(protocols)) == 1, len(set(data)) == 1 and len(columns) > 1
     title = [protocols[0]] * one_protocol + [data[0]] * one_data
@@ -174,12 +126,8 @@ def _word(part: str) -> str:
     return part.upper() if part in _CAPITALS else _WORDS.get(part, part)
 
 
-def _data_title(name: str) -> str:
-    return BY_NAME[name].title if name in BY_NAME else _OTHER_DATA.get(name, name)
-
-
 def _place(column: Column) -> tuple[object, ...]:
-    protocols, data = list(PROTOCOLS), [*(row.name for row in DATASETS), *_OTHER_DATA]
+    protocols, data = [protocol.name for protocol in all_protocols()], names_in_order()
     metrics = ["nmi", "ami", "ari", "map", "top1", "top5", _PER_CLASS, "medium", "hard", "ap", "ap50", "ap75"]
     numbers = [int(n) for n in re.findall(r"(?<=[kn])\d+", column.metric)] or [10**9]  # `full` comes after n = 16
     return (

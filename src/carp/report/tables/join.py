@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from carp.evaluation.data_names import AVERAGE, name_of_data
+from carp.evaluation.protocols import protocol_of_result
 from carp.evaluation.result import Result
-from carp.report.tables.columns import AVERAGE, Column, column_of, name_of_data
+from carp.report.tables.columns import Column, column_of
 
 
 @dataclass(frozen=True)
@@ -160,15 +162,16 @@ def _values(result: Result) -> Iterable[tuple[Row, Column, Value]]:
     """Yield the cells of one result."""
     for name, value in result.values.items():
         row, metric = _row_and_metric(result, name)
-        column = column_of(result.protocol, name_of_data(result.data), metric_name(result, metric))
+        column = column_of(result.protocol, name_of_data(result.data), column_name(result, metric))
         scale = 100 if column.is_share else 1
         deviation = result.spread.get(name)
         yield row, column, Value(scale * value, None if deviation is None else scale * deviation)
 
 
-def metric_name(result: Result, name: str) -> str:
-    """Return the name of a value, with a suffix for linear classifiers on stored features."""
-    return f"{name}_cached" if result.protocol == "linear" and result.settings.get("cached") else name
+def column_name(result: Result, name: str) -> str:
+    """The name of a value, which a protocol may change by its settings."""
+    protocol = protocol_of_result(result.protocol)
+    return name if protocol is None else protocol.column_name(name, result.settings)
 
 
 def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:

@@ -7,9 +7,10 @@ from rich.text import Text
 
 from carp.console.printable import printable
 from carp.console.safe_console import SafeConsole
+from carp.evaluation.data_names import name_of_data
 from carp.evaluation.result import Result
-from carp.report.tables.columns import PROTOCOLS, Column, column_of, headline_columns, name_of_data
-from carp.report.tables.join import metric_name
+from carp.report.tables.columns import Column, column_of, headline_columns, protocol_title
+from carp.report.tables.join import column_name
 from carp.report.tables.screen import print_in_parts
 
 _Cells = dict[Column, dict[str, tuple[float, float | None]]]
@@ -24,7 +25,7 @@ def print_results(results: Sequence[Result]) -> None:
     cells: _Cells = {}
     for result in results:
         for name, value in result.values.items():
-            column = column_of(result.protocol, name_of_data(result.data), metric_name(result, name))
+            column = column_of(result.protocol, name_of_data(result.data), column_name(result, name))
             cells.setdefault(column, {})[_model(result)] = (value, result.spread.get(name))
     columns = list(cells)
     if len({column.protocol for column in columns}) > 1:
@@ -41,7 +42,7 @@ def how_tested(results: Sequence[Result]) -> str:
     for result in results:
         if "test" in result.data:
             protocols = ways.setdefault(str(result.data["test"]), [])
-            protocols += [name] if (name := PROTOCOLS.get(result.protocol, result.protocol)) not in protocols else []
+            protocols += [name] if (name := protocol_title(result.protocol)) not in protocols else []
     if len(ways) == 1:
         return f"test: {next(iter(ways))}"
     return "test: " + "; ".join(f"{', '.join(names)}: {way}" for way, names in ways.items()) if ways else ""
@@ -54,7 +55,7 @@ def _table(title: str, columns: list[Column], cells: _Cells, models: Sequence[st
         table.add_column(Text(printable(model)), justify="right", no_wrap=True)
     for column in columns:
         values = cells[column]
-        measure = ", ".join([PROTOCOLS.get(column.protocol, column.protocol), *column.words])
+        measure = ", ".join([protocol_title(column.protocol), *column.words])
         best = max(round(100 * value, 1) for value, _ in values.values())
         table.add_row(
             Text(printable(measure)), *(_text(values.get(model), best if compared else None) for model in models)

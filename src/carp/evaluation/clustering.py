@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from carp.errors import ConfigError, DataError, MissingExtraError
-from carp.evaluation.inputs import Features, Labels, Progress, check_classes, check_pair, normalised, silent
+from carp.errors import DataError, MissingExtraError
+from carp.evaluation.feature_arrays import Features, Labels, Progress, check_classes, check_pair, normalised, silent
 from carp.evaluation.metrics import clustering_metrics, matched_classes, scikit_learn
 from carp.evaluation.result import Predicted, Result, mean_and_deviation
 
@@ -32,36 +32,30 @@ def kmeans(
 
     Args:
         train: Training features.
-        train_labels: Their classes: counted only.
+        train_labels: Their classes, which are only counted.
         test: Test features.
         test_labels: Their classes.
         num_clusters: Number of clusters; the number of classes if None.
-        iterations: Iterations of each of the redos.
-        redos: Starts, of which faiss keeps the one with the best objective.
-        images_per_cluster: Fit on at most so many images per cluster, chosen by faiss (its own default is 256);
+        iterations: Iterations after each start.
+        redos: Number of starts; faiss keeps the one with the best objective.
+        images_per_cluster: Fit on at most this many images per cluster, chosen by faiss (its own default is 256);
             None is all.
-        seeds: The whole is done for every seed; values are means over them.
+        seeds: Repeat everything for each seed; values are means over them.
         predict: Also return, for every seed, the class that the cluster of every test image is matched with; its score
             is the cosine with the centre of the cluster.
         progress: Called with (seeds done, all).
 
     Returns:
         NMI, AMI, ARI, accuracy, homogeneity and completeness on the test features. The details hold every seed, with
-        its numbers of clusters that no training and no test image falls into.
+        the numbers of clusters that contain no training image and no test image.
     """
-    for name, value in (
-        ("iterations", iterations),
-        ("redos", redos),
-        ("images_per_cluster", images_per_cluster),
-        ("the number of seeds", len(seeds)),
-    ):
-        if value is not None and value < 1:
-            raise ConfigError(f"{name} must be at least 1, received {value}.")
     train_norms, test_norms = check_pair(train, test)
     labels, truth, _ = check_classes(train, train_labels, test, test_labels)
     k = num_clusters if num_clusters is not None else len(np.unique(labels))
-    if not 1 <= k <= len(train):
-        raise DataError(f"k-means with {k} clusters needs from {k} images, received {len(train)}. Lower the number.")
+    if k > len(train):
+        raise DataError(
+            f"k-means with {k} clusters needs at least {k} images, received {len(train)}. Lower num_clusters."
+        )
     settings = {
         "clusters": k,
         "iterations": iterations,
@@ -79,7 +73,7 @@ def kmeans(
     values, spread = mean_and_deviation([metrics for metrics, _, _ in runs])
     details = [{"seed": seed, **metrics, **counts} for seed, (metrics, counts, _) in zip(seeds, runs, strict=True)]
     predicted = {f"@seed {seed}": matched for seed, (_, _, matched) in zip(seeds, runs, strict=True)} if predict else {}
-    return Result("kmeans", values, settings, spread=spread, details={"seeds": details}, predicted=predicted)
+    return Result(values=values, settings=settings, spread=spread, details={"seeds": details}, predicted=predicted)
 
 
 def _one(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import ConfigError, DataError
-from carp.evaluation.inputs import (
+from carp.evaluation.feature_arrays import (
     Features,
     Labels,
     Progress,
@@ -33,7 +33,6 @@ from carp.random import Purpose, key
 Shots = int | Literal["full"]
 Shown = NDArray[np.bool_]  # which images show which class, [N, C]
 
-SHOTS: tuple[Shots, ...] = (1, 2, 4, 8, 16, "full")
 _COST = 0.5
 _POSITIVE_WEIGHT = 2
 _EPOCHS, _LR, _DROPS, _BATCH = 20, 0.03, (12, 18), 256
@@ -45,7 +44,7 @@ def few_shot(
     test: Features,
     test_labels: Labels | None,
     *,
-    shots: Sequence[Shots] = SHOTS,
+    shots: Sequence[Shots] = (1, 2, 4, 8, 16, "full"),
     runs: int = 5,
     seed: int = 0,
     predict: bool = False,
@@ -54,8 +53,8 @@ def few_shot(
     """Train on n images of every class, drawn from the training features [N, F], and test on all test features.
 
     Labels are [N], or [N, C] for several labels per image, where a number above 0 says that the image shows the class.
-    A class with fewer than n images gives all it has. Within a run the images of a smaller n are among those of a
-    larger one. `full` takes all images, so it has one run.
+    A class with fewer than n images contributes all of them. Within a run, the images of a smaller n are among those of
+    a larger one. `full` uses all images, so it has one run.
 
     Args:
         train: Features that images are drawn from.
@@ -64,19 +63,18 @@ def few_shot(
         test_labels: Their classes.
         shots: How many images of every class; numbers from 1, or `full`.
         runs: How often images are drawn; values are means over the runs.
-        seed: Of the draws, and of the first weights and the order of a linear classifier.
-        predict: Also return what is predicted for every test image in every run; for one label per image only.
+        seed: Seed of the draws, and of the initial weights and the order of a linear classifier.
+        predict: Also return a prediction for every test image in every run; for one label per image only.
         progress: Called with (draws done, all).
 
     Returns:
         Means over the runs: `top1@n` and `mean_per_class@n`, or `map@n` (area under the interpolated curve, as the
         paper's reference) and `map11@n` (the 11 points of VOC 2007). The details hold every run.
     """
-    _check_settings(shots, runs)
     several = train_labels is not None and train_labels.ndim > 1
     if several and predict:
-        raise ConfigError("few-shot has no single prediction for images with several labels: leave out predictions.")
-    task = (_Machines if several else _Linear)(train, train_labels, test, test_labels, seed)
+        raise ConfigError("images with several labels have no single prediction: leave out predictions.")
+    task = (_SupportVectorMachines if several else _Linear)(train, train_labels, test, test_labels, seed)
     values: dict[str, float] = {}
     spread: dict[str, float] = {}
     details: dict[str, list[dict[str, float]]] = {}
@@ -95,7 +93,7 @@ def few_shot(
         values |= {f"{name}@{n}": mean for name, mean in means.items()}
         spread |= {f"{name}@{n}": deviation for name, deviation in deviations.items()}
     settings = {"shots": list(shots), "runs": runs, "seed": seed, **task.settings}
-    return Result("few-shot", values, settings, spread=spread, details=details, predicted=predicted)
+    return Result(values=values, settings=settings, spread=spread, details=details, predicted=predicted)
 
 
 def draw_single_label(labels: Labels, n: int, seed: int, run: int) -> Rows:
@@ -108,7 +106,7 @@ def draw_single_label(labels: Labels, n: int, seed: int, run: int) -> Rows:
 
 
 def draw_multi_label(shown: Shown, n: int, seed: int, run: int) -> Rows:
-    """N rows of every class, class by class; as in the reference a row that two classes draw is there twice."""
+    """N rows of every class, class by class; as in the reference, a row that two classes draw occurs twice."""
     drawn = []
     for label in range(shown.shape[1]):
         own = np.flatnonzero(shown[:, label])
@@ -117,16 +115,8 @@ def draw_multi_label(shown: Shown, n: int, seed: int, run: int) -> Rows:
     return np.concatenate(drawn)
 
 
-def _check_settings(shots: Sequence[Shots], runs: int) -> None:
-    wrong = [n for n in shots if n != "full" and (not isinstance(n, int) or n < 1)]
-    if wrong or not shots:
-        raise ConfigError(f"shots must be numbers from 1 or 'full', received {wrong[0] if wrong else 'none'}.")
-    if runs < 1:
-        raise ConfigError(f"runs must be at least 1, received {runs}.")
-
-
 class _Linear:
-    """A linear classifier by SGD; the learning rate falls to a tenth at two epochs."""
+    """A linear classifier trained by SGD; the learning rate falls to a tenth at two epochs."""
 
     settings: ClassVar[dict[str, Any]] = {"classifier": "linear", "epochs": _EPOCHS, "lr": _LR, "batch_size": _BATCH}
 
@@ -151,7 +141,7 @@ class _Linear:
         return values, grid.predict(everything(), 0) if predict else None
 
 
-class _Machines:
+class _SupportVectorMachines:
     """A linear support vector machine per class on features of length 1."""
 
     settings: ClassVar[dict[str, Any]] = {"classifier": "svm", "cost": _COST, "positive_weight": _POSITIVE_WEIGHT}
@@ -176,10 +166,13 @@ class _Machines:
         return {"map": area, "map11": eleven}, None
 
     def _scores(self, features: Features, shown: Shown, label: int) -> NDArray[np.float64]:
-        """How sure the machine of one class is of every test image."""
+        """The scores of one class for all test images."""
         if shown.all():
-            raise DataError(f"all {len(shown)} images of a draw show class {label}: its machine has nothing to tell.")
-        machine = scikit_learn("svm").LinearSVC(
+            raise DataError(
+                f"all {len(shown)} images of a draw show class {label}, so its classifier has nothing to separate: add "
+                "images without it, or draw more (shots)."
+            )
+        classifier = scikit_learn("svm").LinearSVC(
             C=_COST,
             loss="squared_hinge",
             penalty="l2",
@@ -191,6 +184,6 @@ class _Machines:
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", scikit_learn("exceptions").ConvergenceWarning)  # 2000, as in the reference
-            machine.fit(features, shown)
+            classifier.fit(features, shown)
         units = (self._test[start:stop] / self._test_norms[start:stop, None] for start, stop in spans(self._test))
-        return np.concatenate([machine.decision_function(part) for part in units])
+        return np.concatenate([classifier.decision_function(part) for part in units])

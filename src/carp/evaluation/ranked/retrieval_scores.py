@@ -1,7 +1,7 @@
-"""Image retrieval: how far ahead the images that a query asks for stand in its ranked list.
+"""Scores of image retrieval: how far up its ranked list a query finds the relevant images.
 
-The measures are those of the revisited Oxford and Paris sets (Radenović et al. 2018); docs/protocols.md has them number
-by number. Other sets have one level and values without its name.
+The measures are those of the revisited Oxford and Paris sets (Radenović et al. 2018); docs/protocols.md lists every
+number. Other sets have one level and values without its name.
 
 Shapes: Q queries, M images of the database, F features.
 """
@@ -10,21 +10,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from carp.errors import ConfigError, DataError
-from carp.evaluation.inputs import Features, check_features
+from carp.errors import DataError
+from carp.evaluation.feature_arrays import Features, check_features
 from carp.evaluation.ranked.ranking import (
     Judged,
-    average_precision,
     check_judged,
     precision_at,
     ranked,
     ranks_of_positives,
+    trapezoid_average_precision,
 )
 from carp.evaluation.ranked.whitening import Whitening
 from carp.evaluation.result import Result
 
 Truth = Mapping[str, Sequence[Judged]]  # by level: `easy`, `medium`, `hard`; or one level without a name
-KS = (1, 5, 10)
 
 
 def retrieval(
@@ -32,7 +31,7 @@ def retrieval(
     database: Features,
     truth: Truth,
     *,
-    ks: Sequence[int] = KS,
+    ks: Sequence[int] = (1, 5, 10),
     whitening: Whitening | None = None,
 ) -> Result:
     """Rank the database [M, F] for every query [Q, F] and compare with the ground truth.
@@ -40,16 +39,14 @@ def retrieval(
     Args:
         queries: Features of the queries, cut to their boxes.
         database: Features of the images that are searched.
-        truth: For every level what counts for every query.
-        ks: Depths at which the precision is taken.
-        whitening: Applied to both, if given.
+        truth: For every level, the judged images of every query.
+        ks: Depths at which the precision is measured.
+        whitening: Applied to all features, if given.
 
     Returns:
         For every level `map_LEVEL` and `mp1_LEVEL`, `mp5_LEVEL` …: means over the queries that have positives; those
         that have none are left out. The details hold how many these are, and the average precision of every query.
     """
-    if not ks or min(ks) < 1:
-        raise ConfigError(f"precision is taken at depths from 1, received {list(ks)}.")
     if not truth:
         raise DataError("the ground truth has no levels.")
     check_features(queries=queries, database=database)
@@ -78,7 +75,7 @@ def retrieval(
         "ks": list(ks),
         "whitening": whitening.dimensions if whitening is not None else "off",
     }
-    return Result("retrieval", values, settings, details=details)
+    return Result(values=values, settings=settings, details=details)
 
 
 def _scores(order: np.ndarray, judged: Judged, ks: Sequence[int]) -> list[float] | None:
@@ -86,4 +83,4 @@ def _scores(order: np.ndarray, judged: Judged, ks: Sequence[int]) -> list[float]
     if not len(judged.positives):
         return None
     ranks = ranks_of_positives(order, judged)
-    return [average_precision(ranks, len(ranks)), *(precision_at(ranks, k) for k in ks)]
+    return [trapezoid_average_precision(ranks, len(ranks)), *(precision_at(ranks, k) for k in ks)]

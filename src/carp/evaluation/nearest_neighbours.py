@@ -1,12 +1,12 @@
 """Weighted k-nearest-neighbour classification, as in the paper's appendix.
 
 The similarity is the cosine; each of the k nearest images of the bank votes for its class with exp(similarity / τ).
-All k are answered from one pass over the bank. Among equally similar images the one that comes first in the bank is
-nearer; among classes with equal votes the one with the lower number wins; a class without a vote is never predicted.
+One pass over the bank serves all k. Among equally similar images, the first in the bank counts as nearer; among classes
+with equal votes, the one with the lower number wins; a class without a vote is never predicted.
 
 The bank may be larger than the memory: it is read once, in parts, and each part is compared with a few hundred
-queries at a time; of all comparisons only the largest k of every query are kept. Under torchrun every process answers
-some of the queries, and all learn all answers.
+queries at a time; only the k largest similarities of every query are kept. Under torchrun every process answers a share
+of the queries, and all processes get all answers.
 
 Shapes: Q queries, M images in the bank, F features, K the largest number of neighbours, C classes; small letters
 stand for a part.
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from carp.compute import distributed
 from carp.errors import DataError
-from carp.evaluation.inputs import Features, Labels, Progress, check_classes, check_pair, silent, tensor
+from carp.evaluation.feature_arrays import Features, Labels, Progress, check_classes, check_pair, silent, tensor
 from carp.evaluation.metrics import mean_per_class
 from carp.evaluation.result import Predicted, Result
 
@@ -45,9 +45,9 @@ def knn(
     predict: bool = False,
     progress: Progress = silent,
 ) -> Result:
-    """Classify queries [Q, F] by their nearest in the bank [M, F], for several k at once.
+    """Classify queries [Q, F] by their nearest neighbours in the bank [M, F], for several k at once.
 
-    Without queries (None and None) every image of the bank is one, against all others.
+    Without queries (None and None), every image of the bank is a query against all others.
 
     Args:
         bank: Features of the images that vote.
@@ -55,16 +55,14 @@ def knn(
         queries: Features of the images that are classified.
         query_labels: Their classes.
         k: How many of the nearest images vote; one number or several.
-        temperature: τ of the vote exp(similarity / τ): the smaller, the more the nearest count.
-        predict: Also return what is predicted for every query; its score is the share of the votes.
+        temperature: τ of the vote exp(similarity / τ): the smaller it is, the more the nearest count.
+        predict: Also return a prediction for every query; its score is its share of the votes.
         progress: Called with (queries done, all).
 
     Returns:
-        `top1@k` for every k, with more than five classes `top5@k`: shares of queries; `mean_per_class@k`: the mean over
-        the classes of the queries of their shares.
+        For every k, `top1@k`, with more than five classes `top5@k`, and `mean_per_class@k`: the mean over the classes
+        of the queries of the share that is classified correctly.
     """
-    if not k:
-        raise DataError("k-NN needs at least one k, received none.")
     ks = sorted(set(k))
     alone = queries is None
     if queries is None:
@@ -73,7 +71,6 @@ def knn(
         queries, query_labels = bank, bank_labels
     for each in ks:
         check_neighbours(each, len(bank), leave_one_out=alone)
-    _check_temperature(temperature)
     bank_norms, query_norms = check_pair(bank, queries)
     labels, truth, num_classes = check_classes(bank, bank_labels, queries, query_labels)
     own = _own_queries(len(queries))
@@ -85,7 +82,7 @@ def knn(
         values |= {f"top5@{n}": float((place_Q < 5).mean()) for n, place_Q in places.items()}
     values |= {f"mean_per_class@{n}": mean_per_class(truth, place_Q < 1) for n, place_Q in places.items()}
     settings = {"k": ks, "temperature": temperature, "leave_one_out": alone}
-    return Result("knn", values, settings, predicted=_predicted(votes) if predict else {})
+    return Result(values=values, settings=settings, predicted=_predicted(votes) if predict else {})
 
 
 def knn_accuracy(
@@ -102,24 +99,17 @@ def knn_accuracy(
 
 
 def knn_leave_one_out(features: Features, labels: Labels, *, k: int = 20, temperature: float = 0.07) -> float:
-    """The same with every image a query against all others."""
+    """Return the same with every image as a query against all others."""
     return _accuracy(features, labels, features, labels, k, temperature, leave_one_out=True)
 
 
 def check_neighbours(k: int, num_images: int, *, leave_one_out: bool) -> None:
-    """Raise unless a bank of so many images has k neighbours for every query."""
-    if k < 1:
-        raise DataError(f"k must be at least 1, received {k}.")
+    """Raise unless a bank of this many images has k neighbours for every query."""
     if num_images < k + leave_one_out:
         raise DataError(
             f"k-NN with k = {k} needs at least {k + leave_one_out} images in the bank, received {num_images}. "
             "Lower k or add images."
         )
-
-
-def _check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise DataError(f"temperature must be greater than 0, received {temperature}.")
 
 
 def _accuracy(
@@ -132,9 +122,8 @@ def _accuracy(
     *,
     leave_one_out: bool,
 ) -> float:
-    """During training: the bank may be a small part of a set, so that a class may be missing from it."""
+    """Accuracy during training, where the bank may be a small part of a set that lacks a class of the queries."""
     check_neighbours(k, len(bank), leave_one_out=leave_one_out)
-    _check_temperature(temperature)
     if bank_labels.ndim != 1 or len(bank) != len(bank_labels) or len(queries) != len(query_labels):
         raise DataError(
             f"k-NN needs one label per image, received labels of shape {bank_labels.shape} for {len(bank)} images."
@@ -149,7 +138,7 @@ def _accuracy(
 
 
 def _own_queries(num_queries: int) -> slice:
-    """The queries that this process answers: whole tiles, so that nothing is rounded in another way."""
+    """The queries that this process answers: whole tiles, so that rounding does not depend on the processes."""
     tiles = distributed.own_share(-(-num_queries // _QUERIES_AT_A_TIME))
     first, last = (min(tile * _QUERIES_AT_A_TIME, num_queries) for tile in (tiles.start, tiles.stop))
     return slice(first, last)
@@ -193,10 +182,11 @@ def _neighbours(
 
 
 def _filled_up(part_nF: Tensor, rows: int) -> Tensor:
-    """At least so many rows, with zeros if need be.
+    """Pad with zeros to at least this many rows.
 
     Products of small or varying shapes are rounded in different ways at different positions. With products of one
-    shape, and not too small, a similarity depends on its two images only: equals are equal, and order is no matter.
+    shape that is not too small, a similarity depends on its two images only: equal images have equal similarities, and
+    the order does not matter.
     """
     missing = rows - len(part_nF)
     return torch.cat([part_nF, part_nF.new_zeros(missing, part_nF.shape[1])]) if missing > 0 else part_nF
@@ -282,7 +272,7 @@ class _Votes:
 
 
 def _places(votes: _Votes, truth: Labels) -> dict[int, NDArray[np.int32]]:
-    """For every k how many classes stand before the true one [Q], from own queries those of all."""
+    """For every k, how many classes rank before the true one, [Q]; gathered from all processes."""
     truth_q = tensor(truth)
     places_qk = torch.empty(len(truth_q), len(votes.ks), dtype=torch.int32)
     for rows, column, scores_qC in votes.counted():
@@ -291,7 +281,7 @@ def _places(votes: _Votes, truth: Labels) -> dict[int, NDArray[np.int32]]:
 
 
 def _predicted(votes: _Votes) -> dict[str, Predicted]:
-    """For every k the class with the most votes and its share of them, of all queries."""
+    """For every k, the class with the most votes and its share of them, for the queries of all processes."""
     shape = len(votes.keys_qK), len(votes.ks)
     classes_qk, shares_qk = torch.empty(shape, dtype=torch.int64), torch.empty(shape, dtype=torch.float64)
     for rows, column, scores_qC in votes.counted():
@@ -303,7 +293,7 @@ def _predicted(votes: _Votes) -> dict[str, Predicted]:
 
 
 def _place(scores_qC: Tensor, truth_q: Tensor) -> Tensor:
-    """How many classes stand before the true one; all of them if it has no vote."""
+    """How many classes rank before the true one; all of them if it has no vote."""
     own_q1 = scores_qC.gather(1, truth_q[:, None])
     before = (scores_qC > own_q1).sum(dim=1)
     equal_qC = scores_qC == own_q1

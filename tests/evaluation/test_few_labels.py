@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from carp.errors import ConfigError, DataError
-from carp.evaluation.few_shot import draw_multi_label, draw_single_label, few_shot
+from carp.evaluation.few_labels import draw_multi_label, draw_single_label, few_shot
 from carp.evaluation.linear.grid import LinearGrid, Member, shuffled
 
 svm = pytest.importorskip("sklearn.svm", reason="scikit-learn is not installed")

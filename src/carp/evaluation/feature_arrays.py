@@ -156,8 +156,8 @@ def _single(name: str, features: Features, labels: Labels | None) -> Labels:
     found = _labels(name, features, labels)
     if found.ndim != 1:
         raise DataError(
-            f"{name} labels must be one number per image, received an array of shape {found.shape}. For several labels "
-            "per image use few-shot."
+            f"{name} labels must be one number per image, received an array of shape {found.shape}. Give one label "
+            "per image."
         )
     if found.min() < 0:
         raise DataError(

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from carp.errors import DataError
-from carp.evaluation import knn as module
-from carp.evaluation.inputs import norms
-from carp.evaluation.knn import knn, knn_accuracy, knn_leave_one_out
+from carp.evaluation import nearest_neighbours as module
+from carp.evaluation.feature_arrays import norms
+from carp.evaluation.nearest_neighbours import knn, knn_accuracy, knn_leave_one_out
 
 KS = (1, 5, 20, 50)
 
@@ -89,7 +89,7 @@ def test_without_queries_every_image_is_left_out_in_turn() -> None:
 
 def test_several_labels_per_image_are_for_another_protocol() -> None:
     bank, labels, queries, truth = make(60, 9, 16, 10)
-    with pytest.raises(DataError, match=r"received an array of shape \(60, 10\)\. For several labels .* few-shot"):
+    with pytest.raises(DataError, match=r"received an array of shape \(60, 10\)\. Give one label"):
         knn(bank, np.eye(10, dtype=np.int64)[labels], queries, truth, k=(5,))
     with pytest.raises(DataError, match=r"one label per image, received labels of shape \(60, 10\)"):
         knn_leave_one_out(bank, np.eye(10, dtype=np.int64)[labels])

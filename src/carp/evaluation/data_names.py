@@ -1,0 +1,59 @@
+"""What the data of a result are called in tables and file names."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from carp.images.sources.paper.paper_datasets import BY_NAME, DATASETS, PREFIX, find
+
+AVERAGE = "average"
+_OTHER_TITLES = {
+    "roxford5k": "ROxford5k",
+    "rparis6k": "RParis6k",
+    "copydays": "Copydays",
+    "voc0712": "VOC07+12",
+    AVERAGE: "Average",
+}
+_OWN = "(own data)"  # behind the name of a folder that is called like a published data set
+_PARTS = frozenset({"train", "trainval", "val", "valid", "validation", "test"})
+
+
+def name_of_data(data: Mapping[str, Any]) -> str:
+    """The short name of the data of a result.
+
+    Only two kinds of data have the name of a published set, and so a place beside published numbers: `dataset:NAME`,
+    whose sizes were checked when it was opened, and data that a protocol named itself after it had checked the sizes
+    (`data.name`). A folder is called by its own name; if that is the name of a published set, it is marked.
+    """
+    given = str(data.get("name") or "")
+    word = given or str(data.get("train") or "data")
+    if (given or word.startswith(PREFIX)) and (row := find(word)):
+        return row.name
+    if given in _OTHER_TITLES:
+        return given
+    name = _folder_name(word)
+    is_published = find(name) is not None or name.lower() in _OTHER_TITLES
+    return f"{name} {_OWN}" if is_published and not word.startswith("torchvision:") else name
+
+
+def without_mark(name: str) -> str:
+    """The name without the mark of a folder that is called like a published data set."""
+    return name.removesuffix(_OWN).strip()
+
+
+def title_of_data(name: str) -> str:
+    """The name as tables show it."""
+    return BY_NAME[name].title if name in BY_NAME else _OTHER_TITLES.get(name, name)
+
+
+def names_in_order() -> list[str]:
+    """The names of published data in the order of the paper's tables."""
+    return [*(row.name for row in DATASETS), *_OTHER_TITLES]
+
+
+def _folder_name(word: str) -> str:
+    """The name of a folder, without `train` or `test` at its end."""
+    parts = [part for part in re.split(r"[/\\]", word) if part]
+    while len(parts) > 1 and parts[-1].lower() in _PARTS:
+        parts.pop()
+    return parts[-1] if parts else word

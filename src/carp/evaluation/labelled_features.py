@@ -1,0 +1,105 @@
+"""Features with labels, as a protocol gets them: a training part, and a test part or one of the ways to do without."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from carp.errors import DataError
+from carp.evaluation.feature_arrays import Features, Labels
+from carp.evaluation.linear.choice import choose_held_out
+from carp.evaluation.protocol import WithoutTest
+from carp.features.store import Origin, Store, transform_differences
+from carp.images.source import Source
+
+_TEST_SHARE = 0.2  # of every class, where a protocol needs test images and none are given
+_SPLIT_SEED = 0
+
+
+@dataclass(frozen=True)
+class LabelledFeatures:
+    """Features [N, F] of images and their labels, [N] or [N, C]."""
+
+    features: Features
+    labels: Labels
+    classes: tuple[str, ...]
+    images: NDArray[np.int64]
+    """The image of the data that every row belongs to."""
+    name: str
+    """What the images are called in results."""
+    origin: Origin
+    store: Store
+    source: Source | None = None
+    """The images; None if only their features were given."""
+
+    @property
+    def num_unreadable(self) -> int:
+        """Images without features because they cannot be read."""
+        return len(self.store.unreadable)
+
+    def paths(self) -> list[str]:
+        """Where the image of every row is."""
+        everywhere = list(self.store.places())
+        return [everywhere[row] for row in np.searchsorted(self.store.image_of_row(), self.images)]
+
+    def rows(self, chosen: NDArray[np.bool_], name: str) -> "LabelledFeatures":
+        """The rows that are marked."""
+        features, labels = self.features[chosen], self.labels[chosen]
+        return replace(self, features=features, labels=labels, images=self.images[chosen], name=name)
+
+
+def labelled_features(store: Store, source: Source | None, origin: Origin | None = None) -> LabelledFeatures:
+    """All features of a store; `origin` is the current one if the model was renamed since it was filled."""
+    assert store.labels is not None
+    return LabelledFeatures(
+        features=store.features,
+        labels=store.labels,
+        classes=store.classes,
+        images=store.image_of_row(),
+        name=store.name if source is None else source.name,
+        origin=origin or store.origin,
+        store=store,
+        source=source,
+    )
+
+
+def without_test_images(train: LabelledFeatures, way: WithoutTest) -> tuple[LabelledFeatures, LabelledFeatures | None]:
+    """Training and test part where no test images were given (docs/protocols.md); None is to leave one out."""
+    if way == "leave one out":
+        return train, None
+    if way == "the same images":
+        return train, replace(train, name=way)
+    if train.labels.ndim > 1:
+        raise DataError(f"{train.name} has several labels per image: give test images with --test.")
+    held_out = choose_held_out(train.labels, _TEST_SHARE, _SPLIT_SEED)
+    return train.rows(~held_out, train.name), train.rows(held_out, f"{_TEST_SHARE:.0%} of every class, held out")
+
+
+def with_test_images(train: LabelledFeatures, test: LabelledFeatures) -> tuple[LabelledFeatures, LabelledFeatures]:
+    """Training and test part, by one encoder, with the same numbers for the same classes."""
+    _check_same_encoder(train, test)
+    if train.classes == test.classes:
+        return train, test
+    unknown = sorted(set(test.classes) - set(train.classes))
+    if unknown:
+        raise DataError(f"{train.name} and {test.name} have different classes: '{unknown[0]}' is only in {test.name}.")
+    numbers = np.array([train.classes.index(name) for name in test.classes])
+    if test.labels.ndim == 1:
+        labels = numbers[test.labels]
+    else:
+        labels = np.zeros((len(test.labels), len(train.classes)), dtype=np.int64)
+        labels[:, numbers] = test.labels
+    return train, replace(test, labels=labels, classes=train.classes)
+
+
+def _check_same_encoder(train: LabelledFeatures, test: LabelledFeatures) -> None:
+    """Refuse features of two encoders, layers or transforms, which may have the same length and no common meaning."""
+    ours, theirs = (
+        {"weights": part.origin.model["hash"][:8], "layer": part.origin.model["layer"], **part.origin.transform}
+        for part in (train, test)
+    )
+    if differing := transform_differences(ours, theirs):
+        raise DataError(
+            f"the features of {train.name} and {test.name} were made in different ways ({'; '.join(differing)}): embed "
+            "both with the same encoder and settings."
+        )

@@ -1,0 +1,70 @@
+"""`carp eval copies`: find the original of every altered image, as on Copydays."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from carp.errors import ConfigError
+from carp.evaluation.protocol import Protocol, Settings
+
+if TYPE_CHECKING:
+    from carp.evaluation.result import Result
+    from carp.evaluation.workspace import Workspace
+    from carp.images.source import Openable
+
+
+class CopiesSettings(Settings):
+    """Settings of `carp eval copies`."""
+
+    distractors: str | Path | None = Field(None, description="Further images in the database that are not originals.")
+    whiten: str | Path | None = Field(None, description="Other images to learn a whitening from.")
+    side: int = Field(320, ge=1, description="Images are stretched to a square with this side in pixels.")
+    depth: int | None = Field(20, ge=1, description="How many results per query count. None is all.")
+
+
+class Copies(Protocol[CopiesSettings]):
+    """An altered image should find its original first."""
+
+    name, title, position = "copies", "Copy detection", 60
+    former_names = ("copy-detection",)
+    summary = "Find the original of each altered copy."
+    settings_type = CopiesSettings
+    needs = "images"
+    headline = r"map_strong"
+
+    def run(self, data: "Openable", test: None, work: "Workspace") -> "Result":  # noqa: ARG002 - it has no test images
+        """Search the originals in `data` for every copy."""
+        from carp.evaluation.ranked.copy_scores import copy_detection
+        from carp.evaluation.ranked.copy_sets import read_copies
+        from carp.evaluation.ranked.original_sizes import take_original_sizes
+        from carp.evaluation.ranked.whitening import fit_whitening
+        from carp.evaluation.workspace import with_origin
+        from carp.images.sources.paper.paper_datasets import COPYDAYS_SIZES
+        from carp.images.sources.subset import by_name
+
+        if not isinstance(data, str | Path):
+            raise ConfigError(
+                f"copies needs a folder, received {type(data).__name__}: give Copydays, or a folder that `carp data "
+                "attack` wrote."
+            )
+        chosen = self.settings
+        work.required_encoder()  # before images are looked for
+        found, source = read_copies(Path(data)), work.open_images(data)
+        take = partial(take_original_sizes, work, square=chosen.side)
+        originals, origin = take(by_name(source, found.originals, named_by=str(data)))
+        copies, _ = take(by_name(source, [copy.name for copy in found.copies], named_by=str(data)))
+        distractors = None if chosen.distractors is None else take(work.open_images(chosen.distractors))[0]
+        whitening = None if chosen.whiten is None else fit_whitening(take(work.open_images(chosen.whiten))[0])
+        result = copy_detection(
+            copies, originals, found, distractors=distractors, whitening=whitening, depth=chosen.depth
+        )
+        is_published = (len(found.originals), sum(copy.attack == "strong" for copy in found.copies)) == COPYDAYS_SIZES
+        described = {
+            **({"name": "copydays"} if is_published else {}),
+            "train": origin.data["name"],
+            "fingerprints": [origin.data["fingerprint"]],
+        }
+        return with_origin(replace(result, settings={**result.settings, "side": chosen.side}), origin, described)

@@ -1,0 +1,63 @@
+"""`carp eval kmeans`: spherical k-means, as in the paper's appendix."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from carp.evaluation.protocol import Protocol, Settings
+
+if TYPE_CHECKING:
+    from carp.evaluation.labelled_features import LabelledFeatures
+    from carp.evaluation.result import Result
+    from carp.evaluation.workspace import Workspace
+
+
+class KmeansSettings(Settings):
+    """Settings of `carp eval kmeans`."""
+
+    num_clusters: int | None = Field(None, ge=1, description="Number of clusters. None is the number of classes.")
+    iterations: int = Field(100, ge=1, description="Iterations after each start.")
+    redos: int = Field(20, ge=1, description="Number of starts; faiss keeps the one with the best objective.")
+    images_per_cluster: int | None = Field(
+        None,
+        ge=1,
+        description="Fit on at most this many images per cluster, chosen by faiss (whose own default is 256). None is "
+        "all images.",
+    )
+    seeds: tuple[int, ...] = Field(
+        (0, 1, 2), min_length=1, description="Repeat everything for each of these seeds; values are means over them."
+    )
+
+
+class Kmeans(Protocol[KmeansSettings]):
+    """Clusters of the training images are compared with the classes of the test images."""
+
+    name, title, position = "kmeans", "k-means", 20
+    summary = "Cluster the images and compare the clusters with their classes."
+    settings_type = KmeansSettings
+    without_test = "the same images"
+    part_of_all = predicts = True
+    headline = r"nmi|ami|ari"
+
+    def run(self, data: "LabelledFeatures", test: "LabelledFeatures", work: "Workspace") -> "Result":
+        """Cluster the training images and score the clusters of the test images."""
+        from carp.evaluation.clustering import kmeans
+
+        with work.display.counting(self.name, None) as progress:
+            return kmeans(
+                data.features,
+                data.labels,
+                test.features,
+                test.labels,
+                **self.settings.model_dump(),
+                predict=work.predict,
+                progress=progress,
+            )
+
+    def notes(self, result: "Result") -> list[str]:
+        """Name the seeds with empty clusters."""
+        empty = {run["seed"]: int(run["empty_train"]) for run in result.details["seeds"] if run["empty_train"]}
+        return [
+            f"{self.name}, {result.model_name}: with seed {seed}, {count} clusters contain no training image."
+            for seed, count in empty.items()
+        ]

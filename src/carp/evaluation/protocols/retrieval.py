@@ -1,0 +1,115 @@
+"""`carp eval retrieval`: rank a database of images for every query, as on revisited Oxford and Paris."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from carp.errors import DataError
+from carp.evaluation.protocol import Protocol, Settings
+
+if TYPE_CHECKING:
+    from carp.evaluation.ranked.ranking import Judged
+    from carp.evaluation.ranked.retrieval_scores import Truth
+    from carp.evaluation.result import Result
+    from carp.evaluation.workspace import Workspace
+    from carp.images.source import Openable, Source
+
+
+class RetrievalSettings(Settings):
+    """Settings of `carp eval retrieval`."""
+
+    truth: str | Path | None = Field(
+        None,
+        description="A published ground truth (gnd_roxford5k.pkl, or the same as JSON), or a relevance file: .csv, "
+        "with queries also .json. Default: images of the same class are relevant.",
+    )
+    queries: str | Path | None = Field(
+        None, description="Query images. Default: every image of the database is a query for the others."
+    )
+    multi_scale: bool = Field(False, description="Extract features at three scales instead of one.")
+    max_side: int | None = Field(
+        None, ge=1, description="Shrink images whose longer side is longer than this. None keeps the original size."
+    )
+    boxes: bool | None = Field(True, description="Crop published queries to their boxes.")
+    whiten: str | Path | None = Field(None, description="Other images to learn a whitening from.")
+    k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (1, 5, 10), min_length=1, description="Depths at which the precision is measured."
+    )
+
+
+class Retrieval(Protocol[RetrievalSettings]):
+    """Every query should find its relevant images first."""
+
+    name, title, position = "retrieval", "Retrieval", 50
+    summary = "Search a database of images for each query."
+    settings_type = RetrievalSettings
+    needs = "images"
+    headline = r"map_(medium|hard)"
+
+    def run(self, data: "Openable", test: None, work: "Workspace") -> "Result":  # noqa: ARG002 - it has no test images
+        """Rank the images of `data` for every query; with a published ground truth, `data` holds the queries, too."""
+        from carp.evaluation.ranked.ground_truth import read_ground_truth
+        from carp.evaluation.ranked.original_sizes import take_original_sizes
+        from carp.evaluation.ranked.retrieval_scores import retrieval
+        from carp.evaluation.ranked.whitening import fit_whitening
+        from carp.evaluation.workspace import with_origin
+        from carp.features.scales import ONE_SCALE, THREE_SCALES
+        from carp.images.sources.paper.paper_datasets import RETRIEVAL_SIZES
+        from carp.images.sources.subset import by_name
+
+        chosen = self.settings
+        work.required_encoder()  # before images are looked for
+        database = queries = work.open_images(data)
+        boxes, name = None, None
+        if chosen.truth is not None and chosen.queries is None and Path(chosen.truth).suffix.lower() != ".csv":
+            truth = read_ground_truth(Path(chosen.truth))
+            queries = by_name(database, truth.queries, named_by=str(chosen.truth))
+            database = by_name(database, truth.database, named_by=str(chosen.truth))
+            levels: Truth = truth.levels()
+            boxes = truth.boxes if chosen.boxes else None
+            sizes = len(truth.queries), len(truth.database)
+            name = next((name for name, known in RETRIEVAL_SIZES.items() if known == sizes), None)
+        else:
+            if chosen.queries is not None:
+                queries = work.open_images(chosen.queries)
+            levels = {"": _judged(queries, database, chosen.truth)}
+        scales = THREE_SCALES if chosen.multi_scale else ONE_SCALE
+        take = partial(take_original_sizes, work, scales=scales, max_side=chosen.max_side)
+        features, origin = take(database)
+        asked = features if queries is database else take(queries, boxes=boxes)[0]
+        whitening = None if chosen.whiten is None else fit_whitening(take(work.open_images(chosen.whiten))[0])
+        result = retrieval(asked, features, levels, ks=chosen.k, whitening=whitening)
+        settings = {"multi_scale": chosen.multi_scale, "max_side": chosen.max_side, "boxes": boxes is not None}
+        described = {
+            **({"name": name} if name else {}),
+            "train": origin.data["name"],
+            "fingerprints": [origin.data["fingerprint"]],
+        }
+        return with_origin(replace(result, settings={**result.settings, **settings}), origin, described)
+
+
+def _judged(queries: "Source", database: "Source", relevance: str | Path | None) -> "Sequence[Judged]":
+    """The relevant images of every query: from a relevance file, or those of the same class."""
+    from carp.evaluation.ranked.ground_truth import SameClass, read_relevance
+    from carp.images.labels import single_labels, unlabelled
+    from carp.images.sources.subset import names_of
+
+    alone = queries is database
+    if relevance is not None:
+        return read_relevance(Path(relevance), names_of(queries), names_of(database), leave_self_out=alone)
+    for part in (queries, database):
+        if part.labels is None:
+            raise DataError(
+                f"{str(unlabelled(part)).removesuffix('.')}; or name the relevant images of every query with --truth "
+                "FILE.csv (docs/protocols.md)."
+            )
+    labels = single_labels(queries, "retrieval without a relevance file"), single_labels(database, "retrieval")
+    if queries.classes != database.classes:
+        raise DataError(
+            f"{queries.name} and {database.name} have different classes: give a relevance file with truth=."
+        )
+    return SameClass(*labels, leave_self_out=alone)

@@ -1,0 +1,153 @@
+"""Runs protocols: opens the data, takes the features, runs each protocol, and writes the results."""
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from carp.compute import distributed
+from carp.compute.device import choose_device
+from carp.console.progress import Display
+from carp.encoders.load import load_encoder
+from carp.encoders.model_argument import is_weights
+from carp.errors import CarpError, DataError, MissingExtraError, StorageError
+from carp.evaluation.data_names import name_of_data, without_mark
+from carp.evaluation.labelled_features import LabelledFeatures, with_test_images, without_test_images
+from carp.evaluation.predictions import Predictions
+from carp.evaluation.protocol import AnyProtocol
+from carp.evaluation.result import Result
+from carp.evaluation.workspace import Workspace, output_folder, with_origin
+from carp.features.feature_options import FeatureOptions
+from carp.features.store import Store
+from carp.files.outputs import check_output_folder
+from carp.images.labels import single_labels, unlabelled
+from carp.images.source import Openable
+from carp.images.sources.paper.dataset_source import counterpart
+from carp.runs.run_folder import versions
+
+RESULTS = "results"  # sub-folder
+
+
+def run_protocols(
+    protocols: Sequence[AnyProtocol],
+    model: str | Path | None,
+    data: Openable | Store,
+    *,
+    test: Openable | Store | None,
+    branches: Sequence[str],
+    options: FeatureOptions,
+    out: str | Path | None,
+    predictions: str | Path | None = None,
+    quiet: bool,
+    skip: bool = False,
+) -> tuple[list[Result], list[str]]:
+    """Evaluate one or more encoders of a model by one or more protocols, and write the results.
+
+    Args:
+        protocols: With their settings. Either all need features, or there is one.
+        model: A run folder, or weights, which have one encoder; None if `data` and `test` are stored features.
+        data: Images, or stored features.
+        test: Test images, or their features.
+        branches: Encoders of the run.
+        options: How features are extracted.
+        out: Folder for features and results; see `output_folder`.
+        predictions: File for the predictions of all encoders.
+        quiet: Show no progress.
+        skip: Leave out, with a note, a protocol that the data do not allow or that needs a missing extra.
+
+    Returns:
+        The results, and notes for their reader.
+    """
+    folder = output_folder(model, out)
+    check_output_folder(folder)
+    writer = None if predictions is None else Predictions.checked(predictions, protocols)
+    if model is None or is_weights(model):
+        branches = ("teacher",)
+    if needs_features := any(protocol.needs != "boxes" for protocol in protocols):
+        distributed.start(choose_device(options.device))
+    display = Display(quiet=quiet or distributed.rank() > 0)  # one for all, so that no warning is shown twice
+    results, notes, refusals = list[Result](), list[str](), dict[str, CarpError]()
+    for branch in branches:
+        encoder = load_encoder(model, branch, options) if model is not None and needs_features else None
+        work = Workspace(model, branch, encoder, options, folder, display, predict=writer is not None)
+        for protocol in protocols:
+            try:
+                result = _run(protocol, work, data, test, writer)
+            except (DataError, MissingExtraError) as error:
+                # A full or a failing disk is not a property of the data
+                if not skip or isinstance(error, StorageError) or isinstance(error.__cause__, OSError):
+                    raise
+                skipped = f"{protocol.name} was skipped: " if isinstance(error, MissingExtraError) else ""
+                refusals[f"{skipped}{error}"] = error
+                continue
+            if distributed.is_first() and (out is not None or model is not None):
+                _write(result, folder)
+            results.append(result)
+            notes += protocol.notes(result)
+    if not results:
+        raise next(iter(refusals.values()))
+    if distributed.is_first():
+        if writer is not None:
+            writer.write()
+        for protocol in protocols:
+            if protocol.temporary_folder:
+                shutil.rmtree(folder / protocol.temporary_folder, ignore_errors=True)
+    return results, list(dict.fromkeys([*refusals, *notes]))
+
+
+def _run(
+    protocol: AnyProtocol,
+    work: Workspace,
+    data: Openable | Store,
+    test: Openable | Store | None,
+    writer: Predictions | None,
+) -> Result:
+    """One protocol with one encoder."""
+    if protocol.needs != "features":
+        result = protocol.run(data, None, work)
+    else:
+        train, part = _take(protocol, work, data, test)
+        result = protocol.run(train, part, work)
+        tested = part or replace(train, name=protocol.without_test)
+        described = {
+            "train": train.name,
+            "test": tested.name,
+            "fingerprints": [part.origin.data["fingerprint"] for part in (train, tested)],
+            "left_out": {part.name: part.num_unreadable for part in (train, tested) if part.num_unreadable},
+        }
+        result = with_origin(result, train.origin, described)
+        if writer is not None:
+            writer.add(result, tested)
+    return replace(result, protocol=protocol.name, versions=versions())
+
+
+def _take(
+    protocol: AnyProtocol, work: Workspace, data: Openable | Store, test: Openable | Store | None
+) -> tuple[LabelledFeatures, LabelledFeatures | None]:
+    """Features and labels of the training and the test part; a published data set brings its own test part."""
+    if test is None and isinstance(data, str):
+        test = counterpart(data)
+    opened = [work.open(part) for part in (data, test) if part is not None]
+    for part in opened:
+        if part.labels is None:
+            raise unlabelled(part)
+        if not protocol.several_labels:
+            single_labels(part, protocol.title)
+    protocol.check(len(opened[0]), leave_one_out=test is None and protocol.without_test == "leave one out")
+    train, *tested = (work.take(part) for part in opened)
+    return with_test_images(train, tested[0]) if tested else without_test_images(train, protocol.without_test)
+
+
+def _write(result: Result, folder: Path) -> None:
+    """Write a result under a name that says what it is; other settings have another name."""
+    identity = (result.settings, result.data["fingerprints"], result.model.get("hash"))
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+    words = (without_mark(name_of_data(result.data)), result.model.get("branch", ""), digest)
+    name = "-".join([result.protocol, *(re.sub(r"[^\w.+%]+", "_", word) for word in words if word)])
+    try:
+        result.write(folder / RESULTS / f"{name}.json")
+    except OSError as error:
+        raise DataError(f"cannot write results to {folder / RESULTS}: {error.strerror or error}.") from error

@@ -1,0 +1,82 @@
+"""What a protocol works with: an encoder, images, their features, and a folder for everything that is kept."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from carp.console.progress import Display
+from carp.encoders.frozen_encoder import Encoder
+from carp.encoders.model_argument import is_weights, split_weights
+from carp.encoders.take_features import open_images, take_features
+from carp.errors import ConfigError
+from carp.evaluation.labelled_features import LabelledFeatures, labelled_features
+from carp.evaluation.result import Result
+from carp.features.feature_options import FeatureOptions
+from carp.features.store import Origin, Store, is_store, open_store
+from carp.images.source import Openable, Source
+
+STORES = "features"  # sub-folder: one feature store per origin
+
+
+def output_folder(model: str | Path | None, out: str | Path | None) -> Path:
+    """Where features and results go: `out`, the run's own folder, or a folder named like a file of weights, here."""
+    if out is not None or model is None:
+        return Path(out or ".")
+    return Path(split_weights(model)[1].name.partition(".")[0]) if is_weights(model) else Path(model)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """One encoder of a model, and the place where its features and its results are kept."""
+
+    model: str | Path | None
+    """A run folder or weights; None to evaluate stored features."""
+    branch: str
+    encoder: Encoder | None
+    """None for stored features, and for a protocol that takes the model apart itself."""
+    options: FeatureOptions
+    folder: Path
+    display: Display
+    predict: bool = False
+    """Whether to predict a class for every test image."""
+
+    def open(self, data: Openable | Store) -> Source | Store:
+        """Open images or stored features."""
+        if isinstance(data, Store):
+            return data
+        if isinstance(data, str | Path) and is_store(data):
+            return open_store(Path(data))
+        return self.open_images(data)
+
+    def open_images(self, data: Openable) -> Source:
+        """Open images, labelled or not."""
+        if self.model is None:
+            raise ConfigError(
+                f"{data} holds no stored features: also give a run folder, or give a folder that `carp embed` wrote."
+            )
+        return open_images(data, self.model, self.options, self.display)
+
+    def take(self, opened: Source | Store) -> LabelledFeatures:
+        """The features of images: stored, found in the folder, or extracted now."""
+        if isinstance(opened, Store):
+            return labelled_features(opened, None)
+        encoder = self.required_encoder()
+        # The current origin: a run that was renamed has another name in its stored features
+        origin = encoder.origin(opened, self.options.precision)
+        store = take_features(encoder, opened, self.store_folder(origin), self.options, self.display)
+        return labelled_features(store, opened, origin)
+
+    def store_folder(self, origin: Origin) -> Path:
+        """Where the features of this origin are kept."""
+        return self.folder / STORES / origin.key()[:16]
+
+    def required_encoder(self) -> Encoder:
+        """The encoder, or an error if only stored features were given."""
+        if self.encoder is None:
+            raise ConfigError("this protocol needs images in their original sizes: give a run folder or weights.")
+        return self.encoder
+
+
+def with_origin(result: Result, origin: Origin, data: dict[str, Any]) -> Result:
+    """A result that says which features it was measured on."""
+    return replace(result, settings={**origin.transform, **result.settings}, data=data, model=origin.model)
