@@ -145,6 +145,24 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(linked), f"{target}{anchor}"
 
 
+def test_files_in_the_text_exist() -> None:
+    texts = {page: page.read_text() for page in PAGES}
+    named = {
+        (page.name, path)
+        for page, text in texts.items()
+        for path in re.findall(r"`((?:src/carp|tests|benchmarks|docs)/[\w/.-]+)`", text)
+    }
+    scripts = {
+        (page.name, f"benchmarks/{name}.py")
+        for page, text in texts.items()
+        for name in re.findall(r"python -m benchmarks\.(\w+)", text)
+    }
+    assert named
+    assert scripts
+    for page, path in named | scripts:
+        assert (ROOT / path).exists(), f"{page} names {path}"
+
+
 def anchors(page: Path) -> set[str]:
     """The headings of a page as GitHub links to them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
