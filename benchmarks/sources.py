@@ -1,12 +1,14 @@
 """Finding and fetching images: the index of a million files beside ImageFolder's, workers' memory, shards beside files.
 
-    python -m benchmarks.sources            # a table
-    python -m benchmarks.sources --json     # the same, and a last line of JSON with the targets
+    python -m benchmarks.sources                    # a table
+    python -m benchmarks.sources --json             # the same, and a last line of JSON with the targets
+    python -m benchmarks.sources --shards FOLDER    # only the index of the tar shards in a folder
 
 The contenders take turns in one process, and the best of several rounds counts. Files are written to a temporary folder
 (`--scratch`), a million of them nearly empty; what is fetched are JPEG photographs of 500 × 375 drawn for the purpose.
 The memory of a worker is what it shares with no other process (USS) after it has fetched a few hundred images, compared
-with a worker whose source is tiny.
+with a worker whose source is tiny. The index of tar shards is built with CARP's parser of headers and with the standard
+library's `tarfile`, with the same checks.
 """
 
 import argparse
@@ -21,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from PIL import Image
@@ -30,7 +33,10 @@ from torchvision.datasets import ImageFolder
 from benchmarks.shared import judged
 from carp.images.open_source import open_source
 from carp.images.source import Source, read
+from carp.images.sources import tar_shards
 from carp.images.sources.folder import FolderSource
+from carp.images.sources.tar_headers import BrokenTarError, Member, members
+from carp.images.sources.tar_shards import TarSource
 
 FILES, QUICK_FILES = 1_000_000, 50_000
 PER_FOLDER, PER_SHARD = 1000, 100
@@ -101,6 +107,49 @@ def measure_index(files: Path, scratch: Path, rounds: int) -> dict[str, float]:
     )
 
 
+def members_by_tarfile(file: int) -> Iterator[Member]:
+    """What `tar_headers.members` yields, with the standard library and the same checks for truncation and damage."""
+    length = os.fstat(file).st_size
+    with os.fdopen(os.dup(file), "rb") as opened:
+        opened.seek(0)
+        try:
+            with tarfile.open(fileobj=opened, mode="r:") as archive:
+                while (member := archive.next()) is not None:
+                    archive.members.clear()  # type: ignore[attr-defined]  # or memory grows with the shard
+                    if member.offset_data + member.size > length or member.issparse():
+                        raise BrokenTarError(f"it is truncated or sparse at byte {member.offset:,}")
+                    if member.isreg():
+                        yield Member(member.name, member.offset_data, member.size)
+                end = archive.offset
+        except tarfile.TarError as error:
+            raise BrokenTarError(str(error)) from None
+        opened.seek(end)
+        if opened.read(512) != bytes(512):  # `tarfile` takes a damaged header after the first for the end
+            raise BrokenTarError(f"there is no end mark at byte {end:,}")
+
+
+def measure_shard_index(shards: Path, rounds: int) -> dict[str, float]:
+    """Seconds to index all shards of a folder, with either parser; both must give the same index."""
+    files, fingerprints = sorted(shards.glob("*.tar")), set()
+
+    def build(parser: Callable[[int], Iterator[Member]]) -> None:
+        with patch.object(tar_shards, "members", parser):
+            fingerprints.add(TarSource(files, name=str(shards)).fingerprint)
+
+    seconds = best_of(rounds, {"ours": lambda: build(members), "tarfile": lambda: build(members_by_tarfile)})
+    assert len(fingerprints) == 1, "the parsers disagree"
+    return seconds
+
+
+def shard_rows(shards: Path, rounds: int) -> Iterator[tuple[str, float, float, bool]]:
+    """The row about the index of tar shards."""
+    seconds = measure_shard_index(shards, rounds)
+    count = len(open_source(shards))
+    print(f"| parser of headers | seconds to index {count:,} images in tar shards |\n| --- | --- |")
+    print("".join(f"| {name} | {value:.3f} |\n" for name, value in seconds.items()), flush=True)
+    yield "index of shards, ours / tarfile", seconds["ours"] / seconds["tarfile"], 0.9, False
+
+
 def measure_fetching(photos: Path, rounds: int) -> dict[str, float]:
     """Images a second, in one random order for all; the cache is warm after the first round."""
     sources: dict[str, Source] = {"folder": open_source(photos / "folder"), "shards": open_source(photos / "shards")}
@@ -161,6 +210,9 @@ def memory_apart(files: Path, scratch: Path) -> float:
 
 def rows_of(arguments: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, float, float, bool]]:
     """(measure, value, target, whether the value must be at least the target)."""
+    if arguments.shards:
+        yield from shard_rows(arguments.shards, arguments.rounds)
+        return
     files = arguments.files or scratch / "files"
     if arguments.files is None:
         write_files(files, QUICK_FILES if arguments.quick else FILES)
@@ -177,6 +229,7 @@ def rows_of(arguments: argparse.Namespace, scratch: Path) -> Iterator[tuple[str,
     yield "MB of a worker for the index", memory["all"] - memory["few"], 20.0, False
 
     write_photos(scratch / "photos", QUICK_PHOTOS if arguments.quick else PHOTOS)
+    yield from shard_rows(scratch / "photos" / "shards", arguments.rounds)
     rates = measure_fetching(scratch / "photos", arguments.rounds)
     print("| source | images/s |\n| --- | --- |")
     print("".join(f"| {name} | {rate:,.0f} |\n" for name, rate in rates.items()), flush=True)
@@ -193,6 +246,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scratch", type=Path, help="folder for temporary files")
     parser.add_argument("--files", type=Path, help="find the images of this folder instead of writing a million")
+    parser.add_argument("--shards", type=Path, help="only index the tar shards of this folder")
     parser.add_argument("--memory-of", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_of:

@@ -10,7 +10,7 @@ from carp._version import __version__
 from carp.compute.openmp import bound_spinning
 
 if TYPE_CHECKING:
-    from carp.commands.check_data import DataCheck, check_data
+    from carp.commands.check_data import check_data
     from carp.commands.check_folder import FileCheck, FolderCheck, check_folder
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from carp.encoders.load import load
     from carp.evaluation.result import Result
     from carp.features.store import Store
+    from carp.images.inspect.data_check import DataCheck
     from carp.model.loss import LossTerms, carp_loss, reference_loss
     from carp.model.partition import random_partition
     from carp.runs.run_folder import Run
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 bound_spinning()
 
 _HOMES = {
-    "DataCheck": "carp.commands.check_data",
+    "DataCheck": "carp.images.inspect.data_check",
     "Encoder": "carp.encoders.frozen_encoder",
     "Exported": "carp.commands.export",
     "FileCheck": "carp.commands.check_folder",

@@ -10,11 +10,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from carp.commands import attack as module
 from carp.commands.attack import attack
 from carp.evaluation.ranked.copy_scores import copy_detection
 from carp.evaluation.ranked.copy_sets import read_copies
 from carp.features.extract import extract
+from carp.images.inspect import attack_set as module
 from carp.images.inspect.attacks import ATTACKS
 from carp.images.open_source import open_source
 from carp.images.sources.array import ArraySource
@@ -108,7 +108,7 @@ def test_nothing_foreign_is_overwritten(photos: Path, tmp_path: Path, cli: Cli) 
     assert_one_line(result, "begun with other settings: seed was 0 and is 1 now")
     (photos / "new.png").write_bytes((photos / "000.png").read_bytes())
     assert_one_line(cli("data", "attack", photos, "--out", tmp_path / "out", "--limit", 6), "begun with other images")
-    assert_one_line(cli("data", "attack", photos, "--out", photos / "out"), "lies inside")
+    assert_one_line(cli("data", "attack", photos, "--out", photos / "out"), "is inside")
     (tmp_path / "out" / "plan.json").write_text("[")
     assert_one_line(cli("data", "attack", photos, "--out", tmp_path / "out"), "begun with other settings")
 

@@ -269,7 +269,7 @@ def test_what_is_below_a_root(cli: Cli, tmp_path: Path) -> None:
     broken, absent = rest.split("\nto get:\n")
     assert present.strip() == f"dtd: dataset:dtd:train   dataset:dtd:test   root={tmp_path}"
     assert broken.strip().startswith(f"gtsrb: dataset:gtsrb:test is not in the folder {tmp_path}")
-    assert f"D('{tmp_path}', download=True, **part) for part in [{{'split': 'train'}}, {{'split': 'test'}}]" in broken
+    assert f"D('{tmp_path}', download=True, **split) for split in [{{'split': 'train'}}, {{'split': 'test'}}]" in broken
     assert f"{tmp_path}/imagenet" in absent
     assert "ROOT" not in absent
     for line in re.findall(r'python -c "(.*?)"', absent):

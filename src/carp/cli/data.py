@@ -1,4 +1,4 @@
-"""Look at images before training on them: `carp data check`, `data attack`, `views`."""
+"""Commands about images: `carp data check`, `data attack`, `views`, `datasets`."""
 
 import json
 from pathlib import Path
@@ -13,13 +13,13 @@ from carp.cli.options import (
     Overrides,
     parse,
 )
-from carp.cli.output import say
+from carp.cli.output import say, say_text
 
 
 @data_app.command("check", context_settings=WITH_SETTINGS)
 def _check_data(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
+    data: Annotated[str, typer.Argument(help="Images of any kind: a folder, a list, shards, … (docs/data.md).")],
     settings: Overrides = None,
     recipe: Annotated[
         str | None,
@@ -28,12 +28,12 @@ def _check_data(
             autocompletion=completion.recipes,
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Look at so many images only, chosen at random.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Check at most this many images, chosen at random.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Read every image: counts, sizes, formats, classes, broken files, duplicates, time per epoch.
 
-    The exit code is 0 when every image can be read, 1 when some cannot, 2 when nothing could be checked.
+    The exit code is 0 if every image can be read, 1 if some cannot, and 2 if nothing could be checked.
     """
     overrides = parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
     from carp.commands.check_data import check_data
@@ -46,19 +46,20 @@ def _check_data(
 
 @data_app.command("attack")
 def _attack(
-    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
-    out: Annotated[Path, typer.Option(help="Folder to write; the same command continues it.")],
+    data: Annotated[str, typer.Argument(help="Images of any kind: a folder, a list, shards, … (docs/data.md).")],
+    out: Annotated[Path, typer.Option(help="Folder to write. The same command continues an interrupted one.")],
     attacks: Annotated[
-        list[str] | None, typer.Option(help="An attack (jpeg, crop, text, …); repeat for several. Default: all.")
+        list[str] | None, typer.Option(help="An attack (jpeg, crop, text, …); may be repeated. Default: all.")
     ] = None,
     every_strength: Annotated[
-        bool, typer.Option("--every-strength", help="All strengths of an attack, not one chosen for each image.")
+        bool,
+        typer.Option("--every-strength", help="Make each attack at all its strengths, not at one chosen per image."),
     ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="So many images only, chosen by the seed.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of all choices.")] = 0,
-    sheet: Annotated[Path | None, typer.Option(help="Also draw images and their copies into this PNG.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many images, chosen by the seed.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
+    sheet: Annotated[Path | None, typer.Option(help="Also draw a few images with their copies into this PNG.")] = None,
 ) -> None:
-    """Make a labelled set for copy detection: originals, and altered copies of them."""
+    """Make a labelled set for copy detection: originals and altered copies of them."""
     from carp.commands.attack import attack
 
     names = [name for words in attacks or [] for name in words.split(",")]
@@ -75,7 +76,7 @@ def _attack(
 @app.command("views", context_settings=WITH_SETTINGS)
 def _views(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="An image, or images of any kind (docs/data.md): a folder, a list, ….")],
+    data: Annotated[str, typer.Argument(help="An image, or images of any kind: a folder, a list, … (docs/data.md).")],
     settings: Overrides = None,
     out: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("views.png"),
     recipe: Annotated[
@@ -84,11 +85,26 @@ def _views(
             help="Recipe name (`carp recipes`) or YAML file. Default: folder.", autocompletion=completion.recipes
         ),
     ] = None,
-    images: Annotated[int, typer.Option(min=1, max=100, help="How many images of a folder.")] = 3,
-    draws: Annotated[int, typer.Option(min=1, max=100, help="How often the views of each are drawn.")] = 2,
+    images: Annotated[int, typer.Option(min=1, max=100, help="Number of images, evenly spread over the data.")] = 3,
+    draws: Annotated[int, typer.Option(min=1, max=100, help="Number of epochs whose views are drawn.")] = 2,
 ) -> None:
-    """Draw a sheet of images and their views, as the model sees them."""
+    """Draw a sheet of images and the views that training makes of them."""
     overrides = parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
     from carp.commands.views import views
 
     say(f"views: {views(data, recipe, out=out, images=images, draws=draws, **overrides)}")
+
+
+@app.command("datasets")
+def _datasets(
+    root: Annotated[
+        Path | None, typer.Option(help="Folder to search. Shows which data sets it holds and how to get the rest.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything that is known as JSON.")] = False,
+) -> None:
+    """List the data sets of the paper's evaluation."""
+    from carp.commands.datasets import datasets
+    from carp.report.dataset_list import describe_datasets
+
+    listed = datasets(root)
+    say_text(json.dumps([row.as_dict() for row in listed], indent=1) if as_json else describe_datasets(listed, root))

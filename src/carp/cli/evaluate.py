@@ -213,19 +213,6 @@ def _evaluate(
             say(f"predictions: {predictions}")
 
 
-@app.command("datasets")
-def _datasets(
-    root: Annotated[
-        Path | None, typer.Option(help="Folder to look in; says what is there and how to get the rest.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything that is known, as JSON.")] = False,
-) -> None:
-    """List the data sets of the paper's evaluation."""
-    from carp.commands.datasets import describe_datasets, list_datasets
-
-    say_text(list_datasets(root) if as_json else describe_datasets(root))
-
-
 @app.command("table")
 def _table(
     results: Annotated[

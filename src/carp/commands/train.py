@@ -18,7 +18,7 @@ from carp.images.inspect.image_size import advice
 from carp.images.loading.in_memory import hold_in_memory, is_held, is_readable
 from carp.images.loading.loader import make_loader
 from carp.images.loading.quarantine import Misses, Quarantine
-from carp.images.opening import open_images
+from carp.images.open_source import open_images
 from carp.images.source import Openable, Source
 from carp.report.plots import plot_run
 from carp.runs.run_folder import INDEX, QUARANTINE, Run, held_run, open_run

@@ -1,23 +1,21 @@
-"""`carp views`: what the model sees of an image, as a picture."""
+"""`carp views`: the views that training makes of images, as one picture."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from carp.config import SMALL_IMAGE, DataSettings, LoaderSettings, resolve_part
+from carp.config import DataSettings, LoaderSettings, resolve_part
 from carp.config.recipe import read_settings
 from carp.console.progress import Display
 from carp.errors import ConfigError, UnreadableImageError
 from carp.files.outputs import check_output_file
-from carp.images.decoding.decode import Stored, decode, pixel_limit, read_file
+from carp.images.decoding.decode import pixel_limit
 from carp.images.decoding.image_formats import SUFFIXES
-from carp.images.opening import open_images
+from carp.images.inspect.rendered_views import render_views
+from carp.images.open_source import open_images
 from carp.images.source import Openable, Source
-from carp.images.views.batch_views import batch_views
-from carp.images.views.centre_crop import resize_and_crop
-from carp.images.views.photo_views import photo_views
-from carp.images.views.view_parameters import draw_views, view_kinds
+from carp.images.sources.given_images import GivenImages
 from carp.report.pages.views_sheet import Row, write_views_sheet
 
 
@@ -30,15 +28,15 @@ def views(
     draws: int = 2,
     **overrides: Any,
 ) -> Path:
-    """Draw a sheet of an image, or of a few images of a data set, with the views that training makes of them.
+    """Draw a sheet of one image, or of a few images of a source, with the views that training makes of them.
 
     Args:
-        data: An image file, or whatever `train` takes.
-        recipe: Name of a recipe, or a YAML file; `folder` when None.
+        data: An image file, or images of any kind that `train` takes.
+        recipe: Name of a recipe, or a YAML file; `folder` if None.
         out: The PNG to write.
-        images: How many images of a data set, evenly spread over it.
-        draws: How often the views of each are drawn, as in as many epochs.
-        **overrides: Any setting of the configuration, as in `key=value` on the command line.
+        images: The number of images, evenly spread over the source.
+        draws: The number of epochs whose views are drawn.
+        **overrides: Any setting of the configuration.
 
     Returns:
         The path of the PNG.
@@ -46,15 +44,13 @@ def views(
     if Path(out).suffix.lower() != ".png":
         raise ConfigError(f"the sheet is a PNG: --out must end in .png, received {out}.")
     check_output_file(out)
-    display = Display()
-    values = read_settings(recipe, overrides)
+    display, values = Display(), read_settings(recipe, overrides)
     where = resolve_part(DataSettings, values)
-    source = open_images(_as_source(data), display, kind=where.source, root=where.root, download=where.download)
+    source = open_images(_one_image(data) or data, display, kind=where.source, root=where.root, download=where.download)
     config = resolve_part(LoaderSettings, values, num_images=len(source))
-    chosen = np.unique(np.linspace(0, len(source) - 1, images).round().astype(int))
     rows, unreadable = list[Row](), list[UnreadableImageError]()
     with pixel_limit(config.max_image_pixels):
-        for index in map(int, chosen):
+        for index in map(int, np.unique(np.linspace(0, len(source) - 1, images).round().astype(int))):
             try:
                 rows += [_row(source, index, config, epoch) for epoch in range(draws)]
             except UnreadableImageError as error:
@@ -71,49 +67,15 @@ def views(
 
 
 def _row(source: Source, index: int, config: LoaderSettings, epoch: int) -> Row:
-    """The views of one image in one epoch, rendered as training renders them."""
-    kinds, place, seed = view_kinds(config), source.place(index), config.seed
-    stored = source.fetch(index)
-    image = decode(stored, place)
-    if config.global_size <= SMALL_IMAGE:
-        image = resize_and_crop(image, config.global_size, config.global_size)
-        batch = batch_views(image[None].copy(), kinds, seed=seed, epoch=epoch, indices=np.array([index]))
-        made = [(255 * view[0]).round().byte() for view in batch]
-    else:
-        made = photo_views(stored, place, kinds, seed=seed, epoch=epoch, index=index)
-    height, width, _ = image.shape
-    return Row(
-        caption=f"{place}   {width} x {height}, epoch {epoch}",
-        image=image,
-        boxes=draw_views(kinds, seed=seed, epoch=epoch, index=index, height=height, width=width).box,
-        views=[view.permute(1, 2, 0).numpy() for view in made],
-    )
+    made = render_views(source, index, config, epoch)
+    height, width, _ = made.image.shape
+    caption = f"{source.place(index)}   {width} x {height}, epoch {epoch}"
+    return Row(caption, made.image, made.boxes, made.views)
 
 
-def _as_source(data: Openable) -> Openable:
-    """A single image file is a source of one image here; all else is what it is everywhere."""
-    if isinstance(data, str | Path):
-        path = Path(data).expanduser()
-        if path.is_file() and path.suffix.lower() in SUFFIXES:
-            return _OneImage(path)
-    return data
-
-
-class _OneImage(Source):
-    """A source of one file."""
-
-    fingerprint = ""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.name = path, path.name
-
-    def __len__(self) -> int:
-        return 1
-
-    def fetch(self, _index: int) -> Stored:
-        """The bytes of the file."""
-        return read_file(self.path)
-
-    def place(self, _index: int) -> str:
-        """Its path."""
-        return str(self.path)
+def _one_image(data: Openable) -> Source | None:
+    """A source of one image, if the data are an image file: elsewhere that is an error."""
+    path = Path(data).expanduser() if isinstance(data, str | Path) else None
+    if path is None or path.suffix.lower() not in SUFFIXES or not path.is_file():
+        return None
+    return GivenImages([path], name=path.name)

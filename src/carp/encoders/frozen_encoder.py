@@ -13,7 +13,6 @@ from PIL import Image
 from torch import nn
 
 from carp.config import MAX_IMAGE_PIXELS
-from carp.encoders.given_images import GivenImages, ImageLike
 from carp.encoders.layers import weights_hash
 from carp.errors import CarpWarning, ConfigError
 from carp.features.extract import Features, Progress, default_resize, extract, feature_batches
@@ -23,6 +22,7 @@ from carp.features.store import Origin, Store
 from carp.images.open_source import open_source
 from carp.images.source import MapStyle, Source, is_collection
 from carp.images.sources.array import ArraySource
+from carp.images.sources.given_images import GivenImages, ImageLike
 from carp.images.views.centre_crop import TRANSFORM
 
 

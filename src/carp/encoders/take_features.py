@@ -10,7 +10,7 @@ from carp.errors import CarpWarning
 from carp.features.extract import left_out
 from carp.features.feature_options import FeatureOptions
 from carp.features.store import Store
-from carp.images import opening
+from carp.images import open_source
 from carp.images.decoding.decode import pixel_limit
 from carp.images.source import Openable, Source
 from carp.runs.run_folder import INDEX, is_run, open_run
@@ -21,7 +21,7 @@ def open_images(data: Openable, model: str | Path, options: FeatureOptions, disp
     root, index = options.root, None
     if is_run(model):
         root, index = root or open_run(model).config.root, Path(model) / INDEX
-    return opening.open_images(data, display, root=root, download=options.download, index=index)
+    return open_source.open_images(data, display, root=root, download=options.download, index=index)
 
 
 def take_features(encoder: Encoder, source: Source, folder: Path, options: FeatureOptions, display: Display) -> Store:

@@ -1,40 +1,36 @@
 """What a source knows of its images, as a few arrays in one file that worker processes map instead of copying.
 
-A million paths are one run of bytes and one array of ends, never a list of strings: a list would be copied into every
-worker as soon as it is read there, reference counts and all.
+A million paths are one run of bytes and one array of ends, never a list of strings: reading a list changes the
+reference counts of its strings, so every worker would soon hold its own copy.
 """
 
 import hashlib
 import json
 import zlib
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, ClassVar, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import DataError
 from carp.files.atomic import remove_unfinished, replacing
+from carp.images.source import Source
 
 _FORM = "carp index 1"
 _ALIGN = 64
 Arrays = Mapping[str, NDArray[Any]]
-Found = Callable[[int, int], None]  # called with (images found so far, 0: nobody knows how many there are)
-
-
-def silent(_found: int, _all: int) -> None:
-    """Report nothing."""
 
 
 class Texts(Sequence[str]):
-    """Texts that are put together when they are asked for."""
+    """A sequence of texts that are built when they are read."""
 
     @abstractmethod
     def text(self, place: int) -> str:
-        """The text at a place, counted from 0."""
+        """The text at a position, counted from 0."""
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -46,7 +42,7 @@ class Texts(Sequence[str]):
 
 
 class Strings(Texts):
-    """Texts as bytes, each ended by a NUL, which no file name contains."""
+    """Texts as bytes, each followed by a NUL, which no file name contains."""
 
     def __init__(self, blob: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
         self._blob, self._ends = blob, ends
@@ -55,12 +51,12 @@ class Strings(Texts):
         return len(self._ends)
 
     def text(self, place: int) -> str:
-        """The text at a place, counted from 0."""
+        """The text at a position, counted from 0."""
         start = int(self._ends[place - 1]) + 1 if place else 0
         return self._blob[start : int(self._ends[place])].tobytes().decode("utf-8", "surrogateescape")
 
     def raw(self, places: NDArray[np.int64]) -> list[bytes]:
-        """Many texts at once, as bytes."""
+        """The texts at many positions, as bytes."""
         ends = self._ends[places].tolist()
         starts = np.where(places > 0, self._ends[places - 1] + 1, 0).tolist()
         everything = self._blob.data
@@ -68,7 +64,7 @@ class Strings(Texts):
 
 
 def pack(texts: Collection[str]) -> bytes:
-    """The bytes of a `Strings`; several of them may be joined."""
+    """The bytes of a `Strings`; the bytes of two can be concatenated."""
     joined = "\0".join(texts)
     return f"{joined}\0".encode("utf-8", "surrogateescape") if texts else b""
 
@@ -84,10 +80,10 @@ class Index:
     """Arrays, and what they were made from.
 
     Attributes:
-        of: The kind and the absolute place of the data; a stored index is found by it.
+        of: The kind and the absolute path of the data; a stored index is found by it.
         about: Small facts that fit into JSON.
         arrays: By name.
-        file: Where it is stored, if it is; then a copy for another process is this path and nothing else.
+        file: Where it is stored, if it is; then a copy for another process is only this path.
     """
 
     of: str
@@ -108,7 +104,7 @@ class Index:
         return digest.hexdigest()
 
     def kept(self, folder: Path) -> Self:
-        """Store it in a folder, where `find_index` finds it; when the disk refuses, it stays in memory."""
+        """Store it in a folder, where `find_index` finds it; if that fails, it stays in memory."""
         if self.file is not None:
             return self
         file = _file_of(self.of, folder)
@@ -132,11 +128,34 @@ class Index:
             except (OSError, ValueError) as error:
                 raise DataError(f"cannot read the index {self.file}: {error}. Run the same command again.") from error
             if head["about"]["fingerprint"] != self.about["fingerprint"]:
-                raise DataError(f"the index {self.file} changed under a running process. Run the same command again.")
+                raise DataError(f"the index {self.file} changed while it was in use. Run the same command again.")
+
+
+class IndexedSource(Source):
+    """A source whose knowledge of its images is an `Index`: a copy for another process is no more than the index."""
+
+    _FROM_INDEX: ClassVar[frozenset[str]] = frozenset()
+    index: Index
+
+    def _set(self, index: Index) -> None:
+        """Take an index; subclasses take its arrays too, all of them into attributes named in `_FROM_INDEX`."""
+        self.index, self.fingerprint = index, str(index.about["fingerprint"])
+        self.classes = tuple(index.about["classes"])
+
+    def keep_index(self, folder: Path) -> None:
+        """Store the index, so that the next command finds it and worker processes share it."""
+        self._set(self.index.kept(folder))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in self._FROM_INDEX}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._set(self.index)
 
 
 def find_index(folder: Path | None, of: str) -> Index | None:
-    """The stored index of some data; None when there is none, or it is broken or from another version."""
+    """The stored index of some data; None if there is none, or if it is damaged or from another version."""
     if folder is None:
         return None
     file = _file_of(of, folder)
@@ -159,7 +178,7 @@ def _file_of(of: str, folder: Path) -> Path:
 
 
 def _write(file: Path, head: dict[str, Any], arrays: Arrays) -> None:
-    """A line of JSON, then the arrays; whole or not at all."""
+    """Write a line of JSON and the arrays, atomically."""
     places, start, checksum, parts = {}, 0, 0, list[Any]()
     for name, array in arrays.items():
         data = np.ascontiguousarray(array)
@@ -177,18 +196,18 @@ def _write(file: Path, head: dict[str, Any], arrays: Arrays) -> None:
 
 
 def _read(file: Path, *, check: bool = False) -> tuple[dict[str, Any], Arrays]:
-    """The head and the arrays, mapped; `check` reads all of it to find damage, which is raised as ValueError."""
+    """The head and the memory-mapped arrays; `check` reads the whole file and raises ValueError if it is damaged."""
     with file.open("rb") as opened:
         line = opened.readline()
     head = json.loads(line)
     if not isinstance(head, dict) or head.pop("form", None) != _FORM:
-        raise ValueError("another form")
+        raise ValueError("it has another format")
     places, length, checksum = head.pop("arrays"), head.pop("bytes"), head.pop("crc32")
     if file.stat().st_size != len(line) + length:
-        raise ValueError("another length")
+        raise ValueError("its length has changed")
     body = np.memmap(file, dtype=np.uint8, mode="r", offset=len(line), shape=(length,)) if length else np.empty(0, "u1")
     if check and zlib.crc32(body.data) != checksum:
-        raise ValueError("damaged")
+        raise ValueError("it is damaged")
     arrays = {}
     for name, (dtype, shape, start) in places.items():
         kind = np.dtype(dtype)

@@ -3,10 +3,10 @@
 import os
 from pathlib import Path
 
+from carp.console.progress import Display
 from carp.errors import DataError, nearest
 from carp.images.decoding.image_formats import SUFFIXES
-from carp.images.index import Found, silent
-from carp.images.source import Openable, Opening, Source, all_kinds, as_path, is_text, kinds_by_word
+from carp.images.source import Found, Openable, Opening, Source, all_kinds, as_path, is_text, kinds_by_word, silent
 from carp.images.sources.shards import is_pattern
 
 AUTO = "auto"
@@ -49,6 +49,23 @@ def open_source(
         raise DataError(
             f"cannot open {rest}: {error.strerror or error}. Check the path and its permissions."
         ) from error
+
+
+def open_images(
+    data: Openable,
+    display: Display,
+    *,
+    kind: str = AUTO,
+    root: str | Path | None = None,
+    download: bool = False,
+    index: Path | None = None,
+) -> Source:
+    """As `open_source`, for a command: with progress while images are found, and a warning about what was skipped."""
+    with display.counting("finding images", None) as progress:
+        source = open_source(data, kind=kind, root=root, download=download, index=index, progress=progress)
+    for note in source.notes:
+        display.warn_once(note)
+    return source
 
 
 def split_kind(text: str, kind: str = AUTO) -> tuple[str, str]:

@@ -20,10 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.images.decoding.decode import Pixels, Stored, decode
-from carp.images.index import Found, silent
 
 T = TypeVar("T")
+Found = Callable[[int, int], None]  # called with (images found so far, 0), as the total is unknown
 _REGISTERED: dict[str, type["Source"]] = {}  # by module and name of the class, so that a reload replaces it
+
+
+def silent(_found: int, _all: int) -> None:
+    """Report no progress."""
 
 
 def lazy(compute: Callable[[Any], T]) -> T:

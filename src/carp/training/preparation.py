@@ -11,7 +11,7 @@ from carp.compute.device import choose_device
 from carp.config import Config, DataSettings, resolve, resolve_part
 from carp.config.recipe import read_settings
 from carp.console.progress import Display
-from carp.images.opening import open_images
+from carp.images.open_source import open_images
 from carp.images.source import Openable, Source
 from carp.runs.run_folder import INDEX, config_of
 from carp.training.micro_batch import choose_micro_batch

@@ -13,10 +13,9 @@ from carp.files.regular import check_regular, open_regular
 from carp.images.decoding.decode import Stored, read_file
 from carp.images.decoding.image_formats import SUFFIXES
 from carp.images.decoding.transient import retrying
-from carp.images.index import Found, Index, find_index, pack, silent, strings_arrays
+from carp.images.index import Index, IndexedSource, find_index, pack, strings_arrays
 from carp.images.labels import number_classes
-from carp.images.source import Opening, as_path
-from carp.images.sources.indexed import IndexedSource
+from carp.images.source import Found, Opening, as_path, silent
 
 _PATH_COLUMNS = ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path")
 _LABEL_COLUMNS = ("label", "class", "category", "target", "cls")

@@ -12,8 +12,8 @@ from carp.errors import DataError
 from carp.images.decoding.decode import Stored, read_file
 from carp.images.decoding.image_formats import SUFFIXES
 from carp.images.decoding.transient import retrying
-from carp.images.index import Found, Index, Strings, Texts, find_index, pack, silent, strings_arrays
-from carp.images.source import Opening, as_path, is_text, lazy
+from carp.images.index import Index, IndexedSource, Strings, Texts, find_index, pack, strings_arrays
+from carp.images.source import Found, Opening, as_path, is_text, lazy, silent
 from carp.images.sources.folder_scan import (
     OTHER_KIND,
     UNKNOWN,
@@ -22,7 +22,6 @@ from carp.images.sources.folder_scan import (
     skipped_notes,
     unlistable_notes,
 )
-from carp.images.sources.indexed import IndexedSource
 
 _SIZES_SAMPLED = 10_000  # listing a million files takes one second, and reading their sizes five
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from carp.errors import DataError
 from carp.images.decoding.image_formats import remedy
 from carp.images.decoding.transient import is_transient, retrying
-from carp.images.index import Found, pack
+from carp.images.index import pack
+from carp.images.source import Found
 
 OTHER_KIND = "links that lead nowhere, pipes or devices"  # stored in indices
 UNKNOWN = -1

@@ -17,9 +17,8 @@ from carp.files.regular import check_regular
 from carp.images.decoding.decode import Stored
 from carp.images.decoding.decode_limits import out_of_memory
 from carp.images.decoding.transient import retrying
-from carp.images.index import Found, silent
 from carp.images.labels import number_classes
-from carp.images.source import Opening, Source
+from carp.images.source import Found, Opening, Source, silent
 from carp.images.sources.shards import files_of, is_folder_of
 
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")

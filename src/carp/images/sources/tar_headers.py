@@ -1,7 +1,10 @@
-"""The members of a tar archive, by walking its headers: ustar, GNU long names, pax.
+"""The members of a tar archive, read from its headers: ustar, GNU long names, pax.
 
-The standard library's `tarfile` makes an object a member, which costs most of the time; all that is needed here is
-where the bytes of a member lie.
+An index needs only the name and the position of every member. The standard library's `tarfile` builds a complete
+`TarInfo` for each, which makes indexing four times slower: 1.74 s instead of 0.43 s for 30,000 CIFAR-10 images with
+labels in shards of 5,000, and 0.24 s instead of 0.05 s for 7,349 Oxford-IIIT Pet images in shards of 1,000 (best of 15
+rounds on one core, warm cache; `python -m benchmarks.sources --shards FOLDER --rounds 15`). It also treats a damaged
+header after the first as the end of the archive, so it would need checks of its own. The tests compare both parsers.
 """
 
 import os
@@ -10,13 +13,13 @@ from typing import NamedTuple
 
 _BLOCK = 512
 _FILES = frozenset(b"0\x007")
-_WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders: a size in their header means nothing
+_WITHOUT_DATA = frozenset(b"123456")  # links, devices, folders: the size in their header is meaningless
 _END = bytes(_BLOCK)
 _LARGEST_HEADER = 1 << 20  # bytes of a long name or of pax records
 
 
 class Member(NamedTuple):
-    """A file in an archive: `size` bytes from `start`."""
+    """A regular file in an archive: `size` bytes from byte `start`."""
 
     name: str
     start: int
@@ -24,7 +27,7 @@ class Member(NamedTuple):
 
 
 class BrokenTarError(ValueError):
-    """The archive cannot be walked; the text says where and why."""
+    """The archive cannot be read further; the text says where and why."""
 
 
 def members(file: int) -> Iterator[Member]:
@@ -52,7 +55,7 @@ def members(file: int) -> Iterator[Member]:
                 name = _text(records[b"path"]) if b"path" in records else name
                 size = _decimal(records[b"size"], place) if b"size" in records else size
         elif kind == ord("S"):
-            raise BrokenTarError(f"it holds a sparse file (at byte {place:,}), which is not supported")
+            raise BrokenTarError(f"it has a sparse file (at byte {place:,}), which is not supported")
         else:
             own_size = 0 if kind in _WITHOUT_DATA else own_size if size is None else size
             if start + own_size > length:
@@ -64,9 +67,9 @@ def members(file: int) -> Iterator[Member]:
 
 
 def _check(header: bytes, place: int) -> None:
-    """The sum of all bytes, with the field of the sum itself as spaces, is stored in the header."""
+    """Compare the header with its checksum: the sum of its bytes, with the checksum field counted as spaces."""
     if sum(header) - sum(header[148:156]) + 8 * ord(" ") != _number(header[148:156], place):
-        raise BrokenTarError("it is no tar archive" if place == 0 else f"the header at byte {place:,} is damaged")
+        raise BrokenTarError("it is not a tar archive" if place == 0 else f"the header at byte {place:,} is damaged")
 
 
 def _number(digits: bytes, place: int) -> int:
@@ -76,13 +79,13 @@ def _number(digits: bytes, place: int) -> int:
     try:
         return int(digits.partition(b"\0")[0].strip() or b"0", 8)
     except ValueError:
-        what = "it is no tar archive" if place == 0 else f"the header at byte {place:,} is damaged"
+        what = "it is not a tar archive" if place == 0 else f"the header at byte {place:,} is damaged"
         raise BrokenTarError(what) from None
 
 
 def _own_name(header: bytes) -> str:
     name = _text(header[:100])
-    prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else ""  # GNU keeps other things there
+    prefix = _text(header[345:500]) if header[257:263] == b"ustar\0" else ""  # GNU stores other fields there
     return f"{prefix}/{name}" if prefix else name
 
 
@@ -91,7 +94,7 @@ def _text(raw: bytes) -> str:
 
 
 def _pax(raw: bytes, place: int) -> dict[bytes, bytes]:
-    """Records `length key=value` and a line end, where the length counts the whole record."""
+    """Records of the form `LENGTH KEY=VALUE` and a newline, where LENGTH counts the whole record."""
     records, start = {}, 0
     while start < len(raw) and raw[start]:
         digits = raw[start:].partition(b" ")[0]

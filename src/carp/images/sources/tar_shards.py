@@ -1,4 +1,4 @@
-"""Tar shards in WebDataset layout, read where they are: an index says where every image lies."""
+"""Tar shards in WebDataset layout, read in place: an index holds the position of every image."""
 
 import json
 import os
@@ -14,10 +14,9 @@ from carp.images.decoding.decode import Stored
 from carp.images.decoding.decode_limits import check_bytes, out_of_memory
 from carp.images.decoding.image_formats import SUFFIXES
 from carp.images.decoding.transient import retrying
-from carp.images.index import Found, Index, find_index, pack, silent, strings_arrays
+from carp.images.index import Index, IndexedSource, find_index, pack, strings_arrays
 from carp.images.labels import number_classes
-from carp.images.source import Opening
-from carp.images.sources.indexed import IndexedSource
+from carp.images.source import Found, Opening, silent
 from carp.images.sources.shards import files_of, is_folder_of
 from carp.images.sources.tar_headers import BrokenTarError, Member, members
 
@@ -28,9 +27,9 @@ _GZIP = b"\x1f\x8b"
 class TarSource(IndexedSource):
     """The images of tar shards, in the order of shards and members.
 
-    Members that share their path up to the first dot of the file name are one sample: an image by its suffix, and maybe
-    a label, which is the text of `.cls`, or `label` or `cls` in `.json`. Images are fetched by position, without any
-    open file between two calls, so that threads and processes may share a source.
+    Members that share their path up to the first dot of the file name are one sample: an image by its suffix, and
+    perhaps a label, which is the text of `.cls`, or `label` or `cls` in `.json`. Images are fetched by position, and no
+    file stays open between two calls, so that threads and processes may share a source.
     """
 
     kind = "tar"
@@ -79,7 +78,7 @@ class TarSource(IndexedSource):
         except MemoryError:
             raise out_of_memory(self.place(index)) from None
         if len(found) < size:
-            raise UnreadableImageError(self.place(index), "the shard ends before it does")
+            raise UnreadableImageError(self.place(index), "the shard ends before the image does")
         return found
 
     def place(self, index: int) -> str:
@@ -97,7 +96,7 @@ def _read_at(shard: Path, start: int, size: int) -> bytes:
 
 @dataclass
 class _Found:
-    """What the walk over the shards has gathered, an entry an image."""
+    """What the shards hold, with one entry per image."""
 
     names: list[bytes] = field(default_factory=list)
     shard_of: list[int] = field(default_factory=list)
@@ -113,7 +112,7 @@ def _build(shards: list[Path], of: str, stamp: list[list[int]], progress: Found)
         try:
             retrying(partial(_walk, shard, number, found), shard)
         except OSError as error:
-            raise DataError(f"cannot read the shard {shard}: {error.strerror}.") from error
+            raise DataError(f"cannot read the shard {shard}: {error.strerror}. Check the path.") from error
         groups.append(len(found.start) - before)
         progress(len(found.start), 0)
     if not found.start:
@@ -137,20 +136,20 @@ def _build(shards: list[Path], of: str, stamp: list[list[int]], progress: Found)
 
 
 def _walk(shard: Path, number: int, found: _Found) -> None:
-    """Add the samples of one shard."""
+    """Add the samples of a shard to `found`."""
     images, labels = dict[str, Member](), dict[str, str]()
     try:
         file = open_descriptor(shard)
         try:
             if os.pread(file, 2, 0) == _GZIP:
-                raise DataError(f"the shard {shard} is compressed, so that no image can be found in it quickly: "
-                                f"decompress it (gunzip -c {shard} > PLAIN.tar) and give that.")  # fmt: skip
+                raise DataError(f"the shard {shard} is compressed, and its images cannot be read by position: "
+                                f"decompress it (gunzip -c {shard} > PLAIN.tar) and give that file.")  # fmt: skip
             for member in members(file):
                 _sort_in(file, member, images, labels)
         finally:
             os.close(file)
     except BrokenTarError as error:
-        raise DataError(f"the shard {shard} is broken: {error}. Fetch or write it again, or leave it out.") from None
+        raise DataError(f"the shard {shard} is broken: {error}. Download or write it again, or leave it out.") from None
     found.names.append(pack([member.name for member in images.values()]))
     found.shard_of += [number] * len(images)
     found.start += [member.start for member in images.values()]
@@ -159,7 +158,7 @@ def _walk(shard: Path, number: int, found: _Found) -> None:
 
 
 def _sort_in(file: int, member: Member, images: dict[str, Member], labels: dict[str, str]) -> None:
-    """Take a member as the image or the label of its sample."""
+    """Enter a member as the image or the label of its sample."""
     folder, slash, name = member.name.rpartition("/")
     stem, dot, kind = name.partition(".")
     if not stem:
@@ -178,7 +177,7 @@ def _sort_in(file: int, member: Member, images: dict[str, Member], labels: dict[
 
 
 def _small(file: int, member: Member) -> bytes:
-    """The bytes of a label; nothing of a member that is too large to be one."""
+    """The bytes of a label; none for a member that is too large to be one."""
     return os.pread(file, member.size, member.start) if member.size <= _LARGEST_LABEL else b""
 
 
@@ -198,5 +197,5 @@ def _stamp(shard: Path) -> list[int]:
         retrying(partial(check_regular, shard), shard)
         state = retrying(shard.stat, shard)
     except OSError as error:
-        raise DataError(f"cannot read the shard {shard}: {error.strerror}.") from error
+        raise DataError(f"cannot read the shard {shard}: {error.strerror}. Check the path.") from error
     return [state.st_size, state.st_mtime_ns]

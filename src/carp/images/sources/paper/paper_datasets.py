@@ -5,7 +5,7 @@ the numbers of images are torchvision's.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -84,6 +84,29 @@ class Presence:
     test: str = ""
     lists: tuple[str, ...] = ()
     reason: str = ""
+
+
+@dataclass(frozen=True)
+class ListedDataset:
+    """A row of the table and, if a folder was searched, whether the data set is in it."""
+
+    dataset: Dataset
+    found: Presence | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """All values as plain types, for JSON."""
+        row = self.dataset
+        splits = {
+            name: {
+                "word": split.word,
+                "source": row.source(name),
+                "arguments": dict(split.arguments),
+                "images": split.images,
+            }
+            for name, split in (("train", row.train), ("test", row.test))
+        }
+        lists = {word: {"source": row.source(word), **asdict(subset)} for word, subset in row.lists.items()}
+        return {**vars(row), **splits, "lists": lists} | ({"found": asdict(self.found)} if self.found else {})
 
 
 def _split(word: str, images: int, **arguments: Any) -> Split:

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from carp.errors import DataError
 from carp.files.regular import read_regular, read_text
 from carp.images.decoding.decode import Stored, read_file
-from carp.images.index import Index, pack, strings_arrays
+from carp.images.index import Index, IndexedSource, pack, strings_arrays
 from carp.images.sources.folder import FolderSource
-from carp.images.sources.indexed import IndexedSource
 
 VOC_CLASSES = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",

@@ -15,14 +15,14 @@ ImageLike = str | Path | Image.Image | Pixels
 
 
 class GivenImages(Source):
-    """A list of images as a source."""
+    """A list of images as a source. It has no fingerprint, so nothing is cached for it."""
 
-    name, fingerprint = "images", ""
+    fingerprint = ""
 
-    def __init__(self, images: Sequence[ImageLike]) -> None:
+    def __init__(self, images: Sequence[ImageLike], *, name: str = "images") -> None:
         if not images:
-            raise DataError("there is nothing to embed: received an empty list. Give at least one image.")
-        self._images = images
+            raise DataError("there are no images: received an empty list. Give at least one image.")
+        self._images, self.name = images, name
 
     def __len__(self) -> int:
         return len(self._images)
@@ -47,5 +47,7 @@ class GivenImages(Source):
 
 def _checked(pixels: NDArray[np.uint8]) -> Pixels:
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3:
-        raise DataError(f"an image array must be uint8 [H, W, 3], received {pixels.dtype} {list(pixels.shape)}.")
+        raise DataError(
+            f"an image array must be uint8 [H, W, 3], received {pixels.dtype} {list(pixels.shape)}: convert it."
+        )
     return pixels
