@@ -1,4 +1,4 @@
-"""A new kind of source is one class, and every command takes it: nothing in the package names it."""
+"""A new kind of source and a new protocol are one class each; every command takes them, and no other code names them."""
 
 import json
 from collections.abc import Iterator
@@ -6,9 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import Field
 
 import carp
 from carp.errors import DataError
+from carp.evaluation.labelled_features import LabelledFeatures
+from carp.evaluation.protocol import Protocol, Settings
+from carp.evaluation.result import Result
+from carp.evaluation.workspace import Workspace
 from carp.images.decoding.decode import Stored
 from carp.images.open_source import open_source
 from carp.images.source import Opening, Source, kinds_by_word
@@ -104,3 +109,49 @@ def test_an_object_of_ones_own_needs_only_a_length_fetch_and_place() -> None:
     assert carp.check_data(Own(), global_size=32).found.classes == {"a": 1, "b": 2}
     with pytest.raises(DataError, match="cannot take images from a int"):
         open_source(5)  # type: ignore[arg-type]
+
+
+class MajoritySettings(Settings):
+    """Settings of `carp eval majority`."""
+
+    classes: int = Field(1, ge=1, description="How many of the most frequent classes count as right.")
+
+
+class Majority(Protocol[MajoritySettings]):
+    """Predicts the most frequent class, whatever the features."""
+
+    name, title, summary = "majority", "Majority", "Predict the most frequent class."
+    settings_type = MajoritySettings
+
+    def run(self, data: LabelledFeatures, test: LabelledFeatures, work: Workspace) -> Result:
+        assert work.encoder is not None
+        frequent = np.argsort(-np.bincount(data.labels), kind="stable")[: self.settings.classes]
+        share = float(np.isin(test.labels, frequent).mean())
+        return Result(values={"top1": share}, settings=self.settings.model_dump())
+
+    def notes(self, result: Result) -> list[str]:
+        return [f"majority of {result.model_name}: {result.values['top1']:.0%}"]
+
+
+def test_a_new_protocol_is_a_sub_command_a_function_and_a_column(
+    cli: Cli,  # noqa: F811
+    recipe: Path,
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    assert cli("train", "stripes:40", "--recipe", recipe, "--out", run)[0] == 0
+    assert "Predict the most frequent class." in cli("eval", "--help")[1]
+    assert "--classes" in cli("eval", "majority", "--help")[1]
+    words = ["eval", "majority", run, "--data", "stripes:40", "--test", "stripes:11", "--branch", "teacher"]
+    for more in (["--classes", 2], ["classes=2"]):
+        code, out, err = cli(*words, *more)
+        assert code == 0, err
+        assert "Majority, top-1" in out
+        assert "note: majority of teacher: 100%" in err
+    (path,) = (run / "results").glob("majority-*.json")
+    assert json.loads(path.read_text())["settings"]["classes"] == 2
+    assert carp.evaluate("majority", run, "stripes:40", test="stripes:11").values == {"top1": 6 / 11}
+    assert "Majority" in cli("table", path)[1]
+    assert_one_line(cli(*words, "clases=2"), "Did you mean 'classes'?")
+    assert_one_line(cli(*words, "--classes", 0), "classes must be", "received '0'")
+    assert_one_line(cli("eval", "mayority", run, "--data", "stripes:40"), "Did you mean 'majority'?")
