@@ -1,4 +1,4 @@
-"""A new kind of source and a new protocol are one class each; every command takes them, and no other code names them."""
+"""A new kind of source or a new protocol is one class; every command takes it, and no other code names it."""
 
 import json
 from collections.abc import Iterator
