@@ -1,6 +1,7 @@
 """CARP: consistent assignment of views over random partitions.
 
-The public names are imported on first use, so that `import carp` is cheap.
+Every command of the command line is a function here, with the same names and defaults. The public names are imported
+on first use, so that `import carp` is fast.
 """
 
 from importlib import import_module
@@ -10,66 +11,115 @@ from carp._version import __version__
 from carp.compute.openmp import bound_spinning
 
 if TYPE_CHECKING:
+    from carp.commands.attack import Attacked, attack
     from carp.commands.check_data import check_data
     from carp.commands.check_folder import FileCheck, FolderCheck, check_folder
+    from carp.commands.datasets import datasets
+    from carp.commands.demo import demo
+    from carp.commands.duplicates import duplicates
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
     from carp.commands.export import Exported, export
+    from carp.commands.index import Indexed, index
+    from carp.commands.search import search
+    from carp.commands.table import table
     from carp.commands.train import train
+    from carp.commands.views import views
+    from carp.commands.weights import ListedWeights, WeightsFile, weights
     from carp.encoders.frozen_encoder import Encoder
     from carp.encoders.load import load
     from carp.evaluation.result import Result
     from carp.features.store import Store
     from carp.images.inspect.data_check import DataCheck
+    from carp.images.sources.paper.paper_datasets import ListedDataset
     from carp.model.loss import LossTerms, carp_loss, reference_loss
     from carp.model.partition import random_partition
+    from carp.report.tables.join import Table
     from carp.runs.run_folder import Run
+    from carp.similarity.copies_found import CopiesFound
+    from carp.similarity.matches import Found, Match
 
 bound_spinning()
 
 _HOMES = {
+    "Attacked": "carp.commands.attack",
+    "CopiesFound": "carp.similarity.copies_found",
     "DataCheck": "carp.images.inspect.data_check",
     "Encoder": "carp.encoders.frozen_encoder",
     "Exported": "carp.commands.export",
     "FileCheck": "carp.commands.check_folder",
     "FolderCheck": "carp.commands.check_folder",
+    "Found": "carp.similarity.matches",
+    "Indexed": "carp.commands.index",
+    "ListedDataset": "carp.images.sources.paper.paper_datasets",
+    "ListedWeights": "carp.commands.weights",
     "LossTerms": "carp.model.loss",
+    "Match": "carp.similarity.matches",
     "Result": "carp.evaluation.result",
     "Run": "carp.runs.run_folder",
     "Store": "carp.features.store",
+    "Table": "carp.report.tables.join",
+    "WeightsFile": "carp.commands.weights",
+    "attack": "carp.commands.attack",
     "carp_loss": "carp.model.loss",
     "check_data": "carp.commands.check_data",
     "check_folder": "carp.commands.check_folder",
+    "datasets": "carp.commands.datasets",
+    "demo": "carp.commands.demo",
+    "duplicates": "carp.commands.duplicates",
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
     "export": "carp.commands.export",
+    "index": "carp.commands.index",
     "load": "carp.encoders.load",
     "random_partition": "carp.model.partition",
     "reference_loss": "carp.model.loss",
+    "search": "carp.commands.search",
+    "table": "carp.commands.table",
     "train": "carp.commands.train",
+    "views": "carp.commands.views",
+    "weights": "carp.commands.weights",
 }
 
 __all__ = [
+    "Attacked",
+    "CopiesFound",
     "DataCheck",
     "Encoder",
     "Exported",
     "FileCheck",
     "FolderCheck",
+    "Found",
+    "Indexed",
+    "ListedDataset",
+    "ListedWeights",
     "LossTerms",
+    "Match",
     "Result",
     "Run",
     "Store",
+    "Table",
+    "WeightsFile",
     "__version__",
+    "attack",
     "carp_loss",
     "check_data",
     "check_folder",
+    "datasets",
+    "demo",
+    "duplicates",
     "embed",
     "evaluate",
     "export",
+    "index",
     "load",
     "random_partition",
     "reference_loss",
+    "search",
+    "table",
     "train",
+    "views",
+    "weights",
 ]
 
 

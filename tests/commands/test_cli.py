@@ -258,7 +258,7 @@ def test_ctrl_c_says_whether_the_same_command_continues(
         "evaluation.runner.run_protocols",
         "commands.embed.embed",
         "training.planning.dry_run.dry_run",
-        "commands.table.make_table",
+        "commands.table.table",
     ):
         monkeypatch.setattr(f"carp.{place}", interrupt)
     code, out, err = cli(*({"RUN": run, "DATA": labelled}.get(word, word) for word in words))

@@ -125,8 +125,8 @@ def test_a_bad_setting_is_one_line_with_its_name_and_value(name: str, settings: 
 # Text that is equal to the name of a protocol and means something else, or calls a protocol as a user would
 OTHER_MEANINGS = {
     ("commands/demo.py", "knn"): "the demo calls `evaluate` as a user does",
-    ("commands/weights.py", "knn"): "columns of the paper's tables",
-    ("commands/weights.py", "linear"): "columns of the paper's tables",
+    ("report/weights_list.py", "knn"): "columns of the paper's tables",
+    ("report/weights_list.py", "linear"): "columns of the paper's tables",
     ("images/sources/paper/paper_datasets.py", "knn"): "the tables of the paper that show a data set",
     ("images/sources/paper/paper_datasets.py", "kmeans"): "the tables of the paper that show a data set",
     ("images/sources/paper/paper_datasets.py", "linear"): "the tables of the paper that show a data set",
@@ -137,7 +137,8 @@ OTHER_MEANINGS = {
     ("evaluation/few_labels.py", "linear"): "the kind of classifier, in result files",
     ("evaluation/ranked/copy_sets.py", "copies"): "a key of the manifest of `carp data attack`",
     ("evaluation/ranked/copy_scores.py", "copies"): "a count in result files",
-    ("commands/attack.py", "copies"): "a key of the manifest of `carp data attack`",
+    ("images/inspect/attack_set.py", "copies"): "a key of the manifest of `carp data attack`",
+    ("report/pages/attack_sheet.py", "copies"): "a key of the manifest of `carp data attack`",
     ("similarity/copies_found.py", "copies"): "a count of duplicates",
 }
 

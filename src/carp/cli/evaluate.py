@@ -1,4 +1,4 @@
-"""How good is it: `carp eval PROTOCOL`, `table`, `datasets`, `weights`."""
+"""How good is an encoder: `carp eval PROTOCOL`."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ import typer.core
 
 from carp.cli import completion, options
 from carp.cli.app import app
-from carp.cli.output import say, say_text
+from carp.cli.output import say
 from carp.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -211,57 +211,3 @@ def _evaluate(
         say(f"results: {output_folder(model, out) / RESULTS}")
         if predictions := given.get("predictions"):
             say(f"predictions: {predictions}")
-
-
-@app.command("table")
-def _table(
-    results: Annotated[
-        list[Path] | None, typer.Argument(help="Result files (RUN/results/*.json), or run folders.")
-    ] = None,
-    with_paper: Annotated[bool, typer.Option("--with-paper", help="Also the rows that the paper published.")] = False,
-    layout: Annotated[
-        str | None, typer.Option(help="Columns of one of the tables of the paper (docs/tables.md).")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All values, not only the paper's.")] = False,
-    format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            help="screen, md, csv, latex or png.",
-            autocompletion=completion.one_of("screen", "md", "csv", "latex", "png"),
-        ),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write; .md, .csv, .tex or .png says the format.")] = None,
-) -> None:
-    """Put the results of several models into one table: best bold, second underlined."""
-    from carp.commands.table import make_table, write_table
-    from carp.files.outputs import check_output_file
-
-    if out is not None:
-        check_output_file(out)
-    table, notes = make_table(results=results or [], paper_layout=layout, with_paper=with_paper, everything=everything)
-    write_table(table, format=format, out=out)
-    for note in notes:
-        say(f"note: {note}", err=True)
-    if out is not None:
-        say(f"table: {out}")
-
-
-@app.command("weights")
-def _weights(
-    file: Annotated[
-        str | None,
-        typer.Argument(metavar="[[NAME:]FILE]", help="A checkpoint to recognise. Default: list all."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything that is known, as JSON.")] = False,
-) -> None:
-    """List the released weights of other methods that CARP reads, or say what a file of weights is.
-
-    Nothing in a file is ever run.
-    """
-    from carp.commands.weights import describe_file, describe_formats, list_formats, recognise_file
-
-    if file is None:
-        say_text(list_formats() if as_json else describe_formats())
-    else:
-        say_text(recognise_file(file) if as_json else describe_file(file))

@@ -57,6 +57,9 @@ def attack(
         seed: Decides every random choice.
         sheet: Also draw a few images with their copies into this PNG.
         quiet: Show no progress.
+
+    Returns:
+        The folder, the number of originals and copies, and the images that could not be read.
     """
     plan = AttackPlan(seed, _checked(attacks), every_strength, limit)
     if limit is not None and limit < 1:

@@ -11,6 +11,9 @@ def datasets(root: str | Path | None = None) -> list[ListedDataset]:
 
     Args:
         root: A folder to search; each row then says whether the data set is in it and can be read.
+
+    Returns:
+        One row per data set.
     """
     if root is None:
         return [ListedDataset(row) for row in DATASETS]

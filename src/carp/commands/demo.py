@@ -10,8 +10,16 @@ from carp.evaluation.result import Result
 TRAIN, TEST = "embedded:shapes", "embedded:shapes-test"
 
 
-def demo(*, out: str | Path, **overrides: Any) -> list[Result]:
-    """Train with the recipe `demo`, then compare k-NN of raw pixels, untrained encoder, student and teacher."""
+def demo(*, out: str | Path = "runs/demo", **overrides: Any) -> list[Result]:
+    """Train on the embedded images for a few minutes, then compare encoders by k-NN.
+
+    Args:
+        out: The run folder.
+        **overrides: Settings that differ from those of the recipe `demo`.
+
+    Returns:
+        The results of raw pixels, the untrained encoder, the student and the teacher.
+    """
     run = train(TRAIN, out, "demo", **overrides)
     branches = ("raw pixels", "untrained", "student", "teacher")
     return [evaluate("knn", run.folder, TRAIN, test=TEST, branch=branch, k=20, quiet=False) for branch in branches]

@@ -11,19 +11,23 @@ from carp.files.outputs import check_output_file, check_output_folder
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and what to know about it."""
+    """An encoder that was exported, reloaded and compared."""
 
     path: Path
     format: str
     difference: float
-    """Of the features of what was written, read back, from the encoder's own; as a share of the largest feature."""
+    """Between the features of the reloaded file and those of the encoder, as a share of the largest feature."""
     about: dict[str, Any]
     """Architecture, side and normalisation of the images, origin of the weights."""
     use: str
     """How to load it."""
 
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        return {**vars(self), "path": str(self.path)}
+
     def lines(self) -> list[str]:
-        """For a person."""
+        """Path, images, resizing and use, as text."""
         mean, std = self.about["mean"], self.about["std"]
         return [
             f"{self.format}: {self.path}   read back, features differ by {self.difference:.1e} of the largest",
@@ -40,7 +44,10 @@ def export(model: str | Path, out: str | Path, *, format: str, branch: str = "te
         model: A run folder, or weights: FILE or METHOD:FILE (`carp weights`).
         out: The file, or for timm the folder. Only what CARP exported before is replaced.
         format: `torchvision`, `timm`, `safetensors`, `onnx` or `detectron2` (docs/export.md).
-        branch: Which encoder of a run.
+        branch: Encoder of a run: `teacher` or `student`.
+
+    Returns:
+        The path, how far the features of the reloaded file differ, and how to load it.
     """
     if format not in BY_NAME:
         raise ConfigError(f"there is no format '{format}'.{nearest(format, BY_NAME)} Formats: {', '.join(BY_NAME)}.")

@@ -1,6 +1,5 @@
 """`carp table`: the results of several models beside each other, and beside the paper's."""
 
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +8,12 @@ from typing import Literal, get_args
 from carp.errors import ConfigError, DataError, nearest
 from carp.evaluation.result import read_result
 from carp.files.atomic import is_unfinished, write_atomic
+from carp.files.outputs import check_output_file
 from carp.report.tables.columns import Column, headline_columns, in_order
 from carp.report.tables.join import Cells, Row, Source, Table, join, with_averages
-from carp.report.tables.paper import Layout, averaged_over, layout, layouts, published
-from carp.report.tables.render import to_csv, to_latex, to_markdown, to_screen
+from carp.report.tables.paper import Layout, averaged_over, layouts, published
+from carp.report.tables.paper import layout as layout_of
+from carp.report.tables.render import table_text
 from carp.report.tables.table_image import draw_table
 
 Format = Literal["screen", "md", "csv", "latex", "png"]
@@ -20,27 +21,58 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 _SUFFIXES: dict[str, Format] = {".md": "md", ".csv": "csv", ".tex": "latex", ".png": "png"}
 
 
-def make_table(
+def table(
+    results: Sequence[str | Path] = (),
     *,
-    results: Sequence[str | Path],
-    paper_layout: str | None = None,
     with_paper: bool = False,
-    everything: bool = False,
-) -> tuple[Table, list[str]]:
-    """Join results into one table.
+    layout: str | None = None,
+    all: bool = False,  # noqa: A002 - the name of the option
+    format: str | None = None,
+    out: str | Path | None = None,
+) -> Table:
+    """Put results into one table, and write it to a file if `out` is given.
 
     Args:
         results: Result files, or folders that hold them: a run, or its `results`.
-        paper_layout: Show the columns of this table of the paper; otherwise those of the results.
-        with_paper: Also the paper's published rows.
-        everything: All values of the results, not only those that the paper's tables show.
+        with_paper: Also show the rows that the paper published.
+        layout: Show the columns of this table of the paper, such as `knn`. None shows those of the results.
+        all: Show all values of the results, not only those that the paper's tables show.
+        format: Of the file: `md`, `csv`, `latex` or `png`. None follows from its suffix.
+        out: The file to write.
 
     Returns:
-        The table, and notes for its reader.
+        The table, with its notes; `table_text(table, "md")` of `carp.report.tables.render` gives its text.
     """
-    if not results and not (paper_layout and with_paper):
-        raise ConfigError("no results were given: give result files or run folders, or --layout NAME --with-paper.")
-    wanted = layout(paper_layout) if paper_layout else None
+    file = None if out is None else Path(out)
+    written_as = format if format is not None or file is None else _format_of(file)
+    if written_as is not None and written_as not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise ConfigError(f"there is no format '{written_as}'.{nearest(written_as, FORMATS)} Formats: {known}.")
+    if file is None and format == "png":
+        raise ConfigError("a PNG needs a file: add --out table.png.")
+    if file is not None:
+        check_output_file(file)
+    made = _join(results, layout, with_paper=with_paper, everything=all)
+    if file is not None and written_as is not None:
+        _write(made, written_as, file)
+    return made
+
+
+def _write(table: Table, format: str, out: Path) -> None:
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if format == "png":
+            draw_table(table, out)
+        else:
+            write_atomic(out, table_text(table, "md" if format == "screen" else format))
+    except OSError as error:
+        raise DataError(f"cannot write {out}: {error.strerror or error}. Give another file with --out.") from None
+
+
+def _join(results: Sequence[str | Path], layout_name: str | None, *, with_paper: bool, everything: bool) -> Table:
+    if not results and not (layout_name and with_paper):
+        raise ConfigError("no results were given. Give result files or run folders, or --layout NAME --with-paper.")
+    wanted = layout_of(layout_name) if layout_name else None
     rows, cells, notes = join([source for place in results for source in _sources(Path(place))])
     if wanted:
         cells = with_averages(cells, rows, wanted.columns, averaged_over())
@@ -62,39 +94,12 @@ def make_table(
             raise DataError(_nothing_published(cells))
         cells = {**their_cells, **cells}
     title = wanted.title if wanted else ""
-    return Table(tuple(columns), (*theirs, *rows), cells, title), notes
+    return Table(tuple(columns), (*theirs, *rows), cells, title, tuple(notes))
 
 
-def write_table(table: Table, *, format: str | None = None, out: Path | None = None) -> None:
-    """Print a table, or write it to a file, whose suffix decides on the form where none is given."""
-    format = format or ("screen" if out is None else _form_of(out))
-    if format not in FORMATS:
-        raise ConfigError(f"there is no format '{format}'.{nearest(format, FORMATS)} Formats: {', '.join(FORMATS)}.")
-    if out is None:
-        if format == "png":
-            raise ConfigError("a PNG needs a file: add --out table.png.")
-        if format == "screen":
-            to_screen(table)
-        else:
-            sys.stdout.write(_text(table, format))
-        return
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        if format == "png":
-            draw_table(table, out)
-        else:
-            write_atomic(out, _text(table, "md" if format == "screen" else format))
-    except OSError as error:
-        raise DataError(f"cannot write {out}: {error.strerror or error}.") from None
-
-
-def _text(table: Table, format: str) -> str:
-    return {"md": to_markdown, "csv": to_csv, "latex": to_latex}[format](table)
-
-
-def _form_of(out: Path) -> Format:
+def _format_of(out: Path) -> Format:
     if out.suffix.lower() not in _SUFFIXES:
-        raise ConfigError(f"--out {out} does not say its format: end it with {', '.join(_SUFFIXES)}, or add --format.")
+        raise ConfigError(f"--out {out} has no known suffix. End it with {', '.join(_SUFFIXES)}, or add --format.")
     return _SUFFIXES[out.suffix.lower()]
 
 

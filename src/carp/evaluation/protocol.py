@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_
 
 from pydantic import ValidationInfo, field_validator
 
-from carp.config.checked_model import CheckedModel
+from carp.checked_model import CheckedModel
 
 if TYPE_CHECKING:
     from carp.evaluation.result import Result

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from carp.config.checked_model import CheckedModel
+from carp.checked_model import CheckedModel
 
 Precision = Literal["fp32", "bf16"]
 ENCODER, PROJECTOR = "encoder", "projector"  # layers that every run has

@@ -40,6 +40,8 @@ class Table:
     rows: tuple[Row, ...]
     cells: Cells
     title: str = ""
+    notes: tuple[str, ...] = ()
+    """What a reader of the table should know."""
     best: frozenset[tuple[Row, Column]] = field(init=False)
     second: frozenset[tuple[Row, Column]] = field(init=False)
 

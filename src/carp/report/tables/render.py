@@ -110,6 +110,11 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
+def table_text(table: Table, format: str) -> str:
+    """The table as `md`, `csv` or `latex`."""
+    return {"md": to_markdown, "csv": to_csv, "latex": to_latex}[format](table)
+
+
 def to_screen(table: Table) -> None:
     """Print to standard output; on a narrow terminal, as several tables below each other."""
     print_in_parts(table.columns, lambda columns: _screen(replace(table, columns=tuple(columns))))

@@ -1,0 +1,79 @@
+"""Tables of results and of weights: `carp table`, `weights`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from carp.cli import completion
+from carp.cli.app import app
+from carp.cli.output import say, say_text
+
+
+@app.command("table")
+def _table(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Result files (RUN/results/*.json), or run folders.")
+    ] = None,
+    with_paper: Annotated[
+        bool, typer.Option("--with-paper", help="Also show the rows that the paper published.")
+    ] = False,
+    layout: Annotated[
+        str | None, typer.Option(help="Show the columns of one of the tables of the paper (docs/tables.md).")
+    ] = None,
+    all: Annotated[  # noqa: A002 - the name of the option
+        bool, typer.Option("--all", help="Show all values, not only those of the paper's tables.")
+    ] = False,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            help="screen, md, csv, latex or png.",
+            autocompletion=completion.one_of("screen", "md", "csv", "latex", "png"),
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; .md, .csv, .tex or .png decides the format.")] = None,
+) -> None:
+    """Put the results of several models into one table: best bold, second underlined."""
+    from carp.commands.table import table
+    from carp.report.tables.render import table_text, to_screen
+
+    made = table(results or [], with_paper=with_paper, layout=layout, all=all, format=format, out=out)
+    if out is None and format in (None, "screen"):
+        to_screen(made)
+    elif out is None:
+        sys.stdout.write(table_text(made, str(format)))
+    for note in made.notes:
+        say(f"note: {note}", err=True)
+    if out is not None:
+        say(f"table: {out}")
+
+
+@app.command("weights")
+def _weights(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="[[NAME:]FILE]", help="A checkpoint to recognise. Default: list all."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """List the released weights of other methods that CARP reads, or recognise a file of weights.
+
+    Nothing in a file is ever executed.
+    """
+    from carp.commands.weights import weights
+    from carp.report.weights_list import describe_weights, describe_weights_file
+
+    if file is None:
+        listed = weights()
+        text = describe_weights([row.method for row in listed])
+        say_text(_as_json([row.as_dict() for row in listed]) if as_json else text)
+    else:
+        found = weights(file)
+        say_text(_as_json(found.as_dict()) if as_json else describe_weights_file(found.found))
+
+
+def _as_json(values: Any) -> str:
+    return json.dumps(values, indent=1, ensure_ascii=False)

@@ -1,0 +1,83 @@
+"""Python equals the command line: every command is a function of `carp`, with the same names and defaults."""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import carp
+from carp.cli import entry  # noqa: F401 - adds the commands
+from carp.cli.app import app
+
+# Options that are about the screen, the shell or several processes, and have no counterpart in Python
+ONLY_COMMAND_LINE = {
+    "": {"as_json", "settings", "help"},  # of every command; settings are keyword arguments
+    "train": {"val", "dry_run", "procs", "submit"},  # --val is the setting `validation`
+    "eval": {"protocol", "baselines", "weights"},
+}
+ONLY_PYTHON = {"quiet", "overrides"}
+# Commands that print what the package itself contains
+NOT_FUNCTIONS = {"recipes", "settings"}
+FUNCTIONS = {"data check": "check_data", "data attack": "attack", "check": "check_folder", "eval": "evaluate"}
+
+
+def commands() -> dict[str, Any]:
+    """All commands by their words, but those of `carp eval`, which tests/evaluation compares with their protocols."""
+    root: Any = typer.main.get_command(app)
+    found = {}
+    for name, command in root.commands.items():
+        if name != "eval":
+            inside = getattr(command, "commands", None)
+            found |= {f"{name} {word}": one for word, one in inside.items()} if inside else {name: command}
+    return {name: command for name, command in found.items() if name not in NOT_FUNCTIONS}
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_a_command_and_its_function_have_the_same_names_and_defaults(name: str) -> None:
+    function: Callable[..., Any] = getattr(carp, FUNCTIONS.get(name, name))
+    parameters = inspect.signature(function).parameters
+    words = {p.name: p for p in commands()[name].params}
+    left_out = ONLY_COMMAND_LINE[""] | ONLY_COMMAND_LINE.get(name, set())
+    assert set(words) - left_out == set(parameters) - ONLY_PYTHON
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+            assert words[key].required or (name, key) == ("train", "out"), key  # --dry-run needs no --out
+        elif key in words:
+            assert plain(words[key].default) == plain(parameter.default), key
+
+
+def plain(default: Any) -> Any:
+    """Paths as text; no list is an empty one."""
+    return str(default) if isinstance(default, Path) else default or None
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_a_function_documents_its_arguments_and_its_result(name: str) -> None:
+    function: Callable[..., Any] = getattr(carp, FUNCTIONS.get(name, name))
+    text = inspect.getdoc(function) or ""
+    for key, parameter in inspect.signature(function).parameters.items():
+        stars = {parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        assert f"    {stars}{key}: " in text, key
+    assert "Returns:" in text
+
+
+def test_every_public_name_exists_and_importing_carp_is_cheap() -> None:
+    for name in carp.__all__:
+        assert getattr(carp, name) is not None
+    code = "import carp, sys; print([m for m in ('torch', 'numpy', 'pydantic', 'typer') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_tables_of_the_package_are_objects(tmp_path: Path) -> None:
+    assert "swav" in {row.as_dict()["name"] for row in carp.weights()}
+    assert all(row.found is None for row in carp.datasets())
+    assert {row.found.state for row in carp.datasets(tmp_path) if row.found} == {"absent"}
+    paper = carp.table(layout="knn", with_paper=True, out=tmp_path / "knn.md")
+    assert paper.rows
+    assert (tmp_path / "knn.md").read_text().count("|") > len(paper.rows)
