@@ -1,10 +1,6 @@
 """The loop around the step: continue where the run was, log, watch its health, save, stop when asked."""
 
 import json
-import signal
-import time
-from collections.abc import Generator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +10,7 @@ from torch import Tensor
 from carp.compute import distributed
 from carp.compute.threads import is_tunable
 from carp.config import Config, decisive
-from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, NonFiniteError, ProcessError
+from carp.errors import CheckpointError, CollapseError, NonFiniteError
 from carp.files.atomic import write_atomic
 from carp.images.loading.loader import Batch, Loader
 from carp.model.batch_norm import synchronise
@@ -22,11 +18,11 @@ from carp.model.carp import Carp
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
 from carp.runs.checkpoint import Checkpoint
+from carp.runs.resumable import ResumableLoop, newest_state
 from carp.runs.run_log import RunLog, SilentLog
 from carp.runs.run_threads import RunThreads
-from carp.runs.stop_signal import StopSignal
 from carp.training.course import Course
-from carp.training.display import TrainingDisplay
+from carp.training.display import TrainingDisplay, TrainingProgress
 from carp.training.health import Diagnosis, Health, Verdict
 from carp.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
 from carp.training.schedules import Schedules
@@ -88,76 +84,43 @@ class Training:
         self.stepper = Stepper(self.model, self.optimiser, self.schedules, config, device)
 
     def run(self, validate: Validate | None = None) -> None:
-        """Train to the end; raise when a signal, a collapse or a number that is not finite ends it before."""
-        last_step, saved_at = self.schedules.num_steps, time.monotonic()
+        """Train to the end; raise if a signal, a collapse or a number that is not finite ends the run before."""
+        last_step = self.schedules.num_steps
         if validate and not self.course.baselines:
             self._measure_baselines(validate)
         self.model.train()
-        with (
-            StopSignal() as stop,
-            self.display.training(self.step, last_step) as progress,
-            self.threads,
-            closing(self._batches(last_step)) as batches,
-        ):
-            for batch in stop.until_signal(batches):
-                with_health = batch.step % self.config.health_steps == 0 or batch.step + 1 == last_step
-                with self.threads.step(batch.step):
-                    result = self.stepper(batch, with_health=with_health)
-                if not result.finite:
-                    self._post_mortem(batch, result)
-                self.step = batch.step + 1
-                self._record(batch, result)
-                if validate and self._epoch_ends_with_validation():
-                    progress.knn(self._validate(validate, batch), self.course.baselines)
-                if result.health is not None:
-                    self._diagnose(batch.step, result.health)
-                progress.step(result, images=batch.num_images)
-
-                minutes = (time.monotonic() - saved_at) / 60
-                due = self.step % self.config.checkpoint_steps == 0 or minutes >= self.config.checkpoint_minutes
-                stopped_by, due = self._agree(stop.number, due)
-                if due or self.step == last_step or stopped_by:
-                    self.save()
-                    saved_at = time.monotonic()
-                if stopped_by and self.step < last_step:
-                    raise self._interrupted(stopped_by, last_step)
-                if with_health and self.step < last_step:
-                    self._stop_if_collapsed()
-            if stop.number and self.step < last_step:  # while a batch was waited for
-                if self.step:
-                    self.save()
-                raise self._interrupted(stop.number, last_step)
+        with self.display.training(self.step, last_step) as progress, self.threads:
+            ResumableLoop(
+                first_step=self.step,
+                last_step=last_step,
+                batches=self.loader.batches,
+                step=lambda _, batch: self._take_step(batch, progress, validate),
+                save=lambda _: self.save(),
+                save_seconds=60 * self.config.checkpoint_minutes,
+                save_steps=self.config.checkpoint_steps,
+                mark=lambda: self.stepper.mark,
+            ).run()
         if self.diagnosis is not None:
             self.display.health(last_step, self.diagnosis)
         self.log.close()
 
-    def _interrupted(self, number: int, last_step: int) -> Interrupted:
-        return Interrupted(
-            f"stopped by {signal.Signals(number).name} after step {self.step} of {last_step}; everything is saved. "
-            "Run the same command to continue.",
-            number,
-        )
-
-    def _agree(self, stopped_by: int, due: bool) -> tuple[int, bool]:
-        """A signal to one process stops all, at the same step; all save at once; and all must be in step."""
-        stopped_by, now, mark, opposite = distributed.all_reduce_max(
-            [stopped_by, due, self.stepper.mark, -self.stepper.mark]
-        )
-        if mark != -opposite:
-            raise ProcessError(
-                f"the processes of the run are not in step: at step {self.step} they used different partitions. Check "
-                "that all of them run the same version of CARP and of torch."
-            )
-        return stopped_by, bool(now)
-
-    def _batches(self, last_step: int) -> Generator[Batch]:
-        """The batches that are left. When there can be no more of them, what was done is saved first."""
-        try:
-            yield from self.loader.batches(self.step, last_step)
-        except DataError:
-            if self.step:
-                self.save()
-            raise
+    def _take_step(self, batch: Batch, progress: TrainingProgress, validate: Validate | None) -> None:
+        """Take one step, and log, validate and diagnose when that is due."""
+        last_step = self.schedules.num_steps
+        with_health = batch.step % self.config.health_steps == 0 or batch.step + 1 == last_step
+        with self.threads.step(batch.step):
+            result = self.stepper(batch, with_health=with_health)
+        if not result.finite:
+            self._post_mortem(batch, result)
+        self.step = batch.step + 1
+        self._record(batch, result)
+        if validate and self._epoch_ends_with_validation():
+            progress.knn(self._validate(validate, batch), self.course.baselines)
+        if result.health is not None:
+            self._diagnose(batch.step, result.health)
+        progress.step(result, images=batch.num_images)
+        if with_health and self.step < last_step:
+            self._stop_if_collapsed()
 
     def save(self) -> None:
         """Write a checkpoint of everything that cannot be derived from the configuration and the step.
@@ -182,11 +145,9 @@ class Training:
 
     def _continue(self) -> dict[str, Any]:
         """Load the newest whole checkpoint, if any, and return its state."""
-        point, problems = checkpoints.load_newest(self.checkpoints)
-        for problem in problems:
-            self.display.warn(problem)
+        point = newest_state(self.checkpoints, self.display.warn)
         if point is None:
-            if problems:
+            if checkpoints.list_checkpoints(self.checkpoints):
                 raise CheckpointError(
                     f"no checkpoint in {self.checkpoints} is whole. Remove that folder to start again from step 0."
                 )

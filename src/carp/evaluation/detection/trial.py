@@ -1,10 +1,7 @@
 """One trial of detection: fine-tune the detector from the step that was saved last, then look for objects."""
 
 import math
-import signal
-import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from carp.errors import Interrupted, NonFiniteError
+from carp.errors import NonFiniteError
 from carp.evaluation.detection.detector import parameter_groups
 from carp.evaluation.detection.voc import STEP, WEIGHTS, Annotated, Scene, Scenes, read_pixels
 from carp.evaluation.detection.voc_metric import Boxes
 from carp.features.extract import Progress
 from carp.random import Purpose, seed_of
-from carp.runs.checkpoint import Checkpoint, load_newest, save
-from carp.runs.stop_signal import StopSignal
+from carp.runs.checkpoint import Checkpoint, save
+from carp.runs.resumable import ResumableLoop, newest_state
 
 _WARMUP_FROM = 1e-3  # share of the learning rate at the first step
 
@@ -70,27 +67,21 @@ class Trial:
                 lr=self.schedule.lr,
                 momentum=self.schedule.momentum,
             )
-            first, last, saved_at = self._continue(), self.schedule.iterations, time.monotonic()
-            batches = self.scenes.batches(
-                first, last, batch_size=self.schedule.batch_size, workers=self.workers if first < last else 0
-            )
-            with StopSignal() as stop, closing(batches):
-                done = first
-                for step, batch in enumerate(stop.until_signal(batches), start=first):
-                    self._step(step, batch)
-                    done = step + 1
-                    stopped = stop.number  # asked once: what arrives later is seen after the next step
-                    if time.monotonic() - saved_at >= self.save_seconds or step + 1 == last or stopped:
-                        self._save(step + 1)
-                        saved_at = time.monotonic()
-                    if stopped:
-                        raise self._interrupted(step + 1, stopped)
-                    self.progress(step + 1, last)
-                if stop.number and done < last:  # while a batch was waited for
-                    if done > first:
-                        self._save(done)
-                    raise self._interrupted(done, stop.number)
+            ResumableLoop(
+                first_step=self._continue(),
+                last_step=self.schedule.iterations,
+                batches=self._batches,
+                step=self._step,
+                save=None if self.state is None else self._save,
+                save_seconds=self.save_seconds,
+                work_follows=True,
+                describe=lambda done, total: f"iteration {done} of {total}, trial {self.number + 1}",
+            ).run()
         return self.detector.eval()
+
+    def _batches(self, first: int, last: int) -> Generator[list[Scene]]:
+        workers = self.workers if first < last else 0
+        return self.scenes.batches(first, last, batch_size=self.schedule.batch_size, workers=workers)
 
     def _step(self, step: int, batch: list[Scene]) -> None:
         torch.manual_seed(seed_of(self.seed, Purpose.DETECTION, STEP, self.number, step))  # which boxes are sampled
@@ -107,12 +98,11 @@ class Trial:
         self.optimiser.zero_grad()
         torch.autograd.backward(loss)
         self.optimiser.step()
+        self.progress(step + 1, self.schedule.iterations)
 
     def _continue(self) -> int:
-        """Put back what was saved; return the first step to do."""
-        found, problems = (None, list[str]()) if self.state is None else load_newest(self.state)
-        for problem in problems:
-            self.warn(problem)
+        """Restore the newest saved state and return its number of steps."""
+        found = newest_state(self.state, self.warn)
         if found is None:
             return 0
         model = {name.removeprefix("model."): t for name, t in found.tensors.items() if name.startswith("model.")}
@@ -122,17 +112,11 @@ class Trial:
         return found.step
 
     def _save(self, step: int) -> None:
-        if self.state is None:
-            return
+        assert self.state is not None
         tensors = {f"model.{name}": tensor for name, tensor in self.detector.state_dict().items()}
         for name, parameter in self.detector.named_parameters():
             tensors[f"momentum.{name}"] = self.optimiser.state[parameter]["momentum_buffer"]
         save(self.state, Checkpoint(step, tensors, {}), keep=1)
-
-    def _interrupted(self, step: int, number: int) -> Interrupted:
-        kept = "everything is saved. Run the same command to continue." if self.state else "nothing is kept."
-        where = f"iteration {step} of {self.schedule.iterations}, trial {self.number + 1}"
-        return Interrupted(f"stopped by {signal.Signals(number).name} after {where}; {kept}", number)
 
 
 def detect(detector: nn.Module, images: Sequence[Annotated], device: torch.device, progress: Progress) -> list[Boxes]:

@@ -3,10 +3,8 @@
 Shapes: B images of a step, S members, C classes, F features.
 """
 
-import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -17,15 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from carp.compute import distributed
-from carp.errors import BadImagesError, DataError, Interrupted
+from carp.errors import BadImagesError, DataError
 from carp.evaluation.feature_arrays import Labels
 from carp.evaluation.linear.grid import LinearGrid, Member, cosine
 from carp.features.extract import Progress
 from carp.images.loading.loader import normalise
 from carp.images.loading.quarantine import Unreadable
 from carp.images.views.crops import CropBatch, Crops
-from carp.runs.checkpoint import Checkpoint, load_newest, save
-from carp.runs.stop_signal import StopSignal
+from carp.runs.checkpoint import Checkpoint, save
+from carp.runs.resumable import ResumableLoop, newest_state
 
 Precision = Literal["fp32", "bf16"]
 
@@ -94,7 +92,7 @@ class FrozenEncoder:
 
 @dataclass
 class Training:
-    """All steps."""
+    """Trains both grids, step by step."""
 
     grids: TwoGrids
     crops: Crops
@@ -109,34 +107,21 @@ class Training:
     _lost: dict[int, Unreadable] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Continue, train to the end, save now and then."""
-        total = self.epochs * self.crops.steps_per_epoch
-        first, saved = self._continue(), time.monotonic()
-        with StopSignal() as stop, self.encode.frozen(), closing(self.crops.batches(first, total)) as batches:
-            done = first
-            for step, batch in enumerate(stop.until_signal(batches), start=first):
-                self._step(batch)
-                done = step + 1
-                # Asked once, and agreed: what arrives later is seen after the next step
-                stopped, due = distributed.all_reduce_max([stop.number, time.monotonic() - saved >= self.save_seconds])
-                if due or step + 1 == total or stopped:
-                    self._save(step + 1)
-                    saved = time.monotonic()
-                if stopped and step + 1 < total:
-                    raise self._interrupted(step + 1, total, stopped)
-                self.progress(self.crops.images_until(step + 1), self.crops.images_until(total))
-            if stop.number and done < total:  # while a batch was waited for
-                if done > first:
-                    self._save(done)
-                raise self._interrupted(done, total, stop.number)
+        """Continue from the newest saved state and train to the end."""
+        with self.encode.frozen():
+            ResumableLoop(
+                first_step=self._continue(),
+                last_step=self.epochs * self.crops.steps_per_epoch,
+                batches=self.crops.batches,
+                step=self._step,
+                save=None if self.state is None else self._save,
+                save_seconds=self.save_seconds,
+                work_follows=True,
+            ).run()
         if self._lost:
             self.warn(self._note())
 
-    def _interrupted(self, step: int, total: int, number: int) -> Interrupted:
-        kept = "everything is saved. Run the same command to continue" if self.state else "nothing was kept"
-        return Interrupted(f"stopped by {signal.Signals(number).name} after step {step} of {total}; {kept}.", number)
-
-    def _step(self, batch: CropBatch) -> None:
+    def _step(self, step: int, batch: CropBatch) -> None:
         told = distributed.gather([asdict(bad) for bad in batch.unreadable] or None)
         self._leave_out([Unreadable(**bad) for part in told for bad in part or []])
         wanted, device = self.grids.final.weight_SCF.shape[2], self.grids.final.weight_SCF.device
@@ -150,19 +135,15 @@ class Training:
             distributed.all_gather_rows(x_BF),
             distributed.all_gather_rows(torch.from_numpy(batch.indices)).numpy(),
         )
-        if not len(indices):
-            return
-        y_B, is_held_B = (torch.from_numpy(values[indices]).to(device) for values in (self.label_of, self.is_held))
-        self.grids.step(x_BF, y_B, is_held_B, lr_factor=cosine(self.epochs)(batch.epoch))
+        if len(indices):
+            y_B, is_held_B = (torch.from_numpy(values[indices]).to(device) for values in (self.label_of, self.is_held))
+            self.grids.step(x_BF, y_B, is_held_B, lr_factor=cosine(self.epochs)(batch.epoch))
+        total = self.epochs * self.crops.steps_per_epoch
+        self.progress(self.crops.images_until(step + 1), self.crops.images_until(total))
 
     def _continue(self) -> int:
-        """Put back what was saved; return the first step to do."""
-        if self.state is None:
-            return 0
-        found, problems = load_newest(self.state)
-        for problem in problems:
-            self.warn(problem)
-        distributed.barrier()  # before the first process saves again
+        """Restore the newest saved state and return its number of steps."""
+        found = newest_state(self.state, self.warn)
         if found is None:
             return 0
         own = distributed.own_share(len(next(iter(found.tensors.values()))))  # of the members
@@ -170,9 +151,8 @@ class Training:
         return found.step
 
     def _save(self, step: int) -> None:
-        """Nothing that is saved depends on the number of processes."""
-        if self.state is None:
-            return
+        """Save what does not depend on the number of processes."""
+        assert self.state is not None
         tensors = {name: distributed.all_gather_rows(value) for name, value in self.grids.state_dict().items()}
         if distributed.is_first():
             save(self.state, Checkpoint(step, tensors, {}), keep=2)

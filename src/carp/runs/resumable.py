@@ -1,0 +1,119 @@
+"""The one resumable loop behind everything that trains: pretraining, linear classifiers over images, detection.
+
+It continues from the newest whole state, takes step after step, saves on schedule, and stops on a signal after the
+current step. Several processes that share the work save and stop at the same step.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from carp.compute import distributed
+from carp.errors import DataError, Interrupted, ProcessError
+from carp.runs.checkpoint import Checkpoint, load_newest
+from carp.runs.stop_signal import StopSignal
+
+Batch = TypeVar("Batch")
+
+
+def newest_state(folder: Path | None, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Load the newest whole checkpoint of a folder, if any, and warn about damaged ones.
+
+    Every process calls this; none continues before all have read, so that the first may write again.
+    """
+    if folder is None:
+        return None
+    found, problems = load_newest(folder)
+    for problem in problems:
+        warn(problem)
+    distributed.barrier()
+    return found
+
+
+@dataclass
+class ResumableLoop(Generic[Batch]):
+    """Takes the steps from `first_step` to `last_step` − 1.
+
+    Args:
+        first_step: The number of steps that are done already.
+        last_step: The number of steps in total.
+        batches: Yields the batches of steps `first … last − 1`, given (first, last).
+        step: Takes one step, given its number and its batch.
+        save: Saves the state after a number of steps; None if nothing is kept. Every process calls it.
+        save_seconds: The longest time between two saves.
+        save_steps: The largest number of steps between two saves.
+        work_follows: Whether the last step is not the end of the command. A signal during the last step then stops the
+            command, too.
+        describe: Names a number of finished steps, for the message of an interruption.
+        mark: A number that is the same in all processes that are in step with each other.
+    """
+
+    first_step: int
+    last_step: int
+    batches: Callable[[int, int], Generator[Batch]]
+    step: Callable[[int, Batch], None]
+    save: Callable[[int], None] | None
+    save_seconds: float
+    save_steps: int | None = None
+    work_follows: bool = False
+    describe: Callable[[int, int], str] = lambda done, total: f"step {done} of {total}"
+    mark: Callable[[], int] = lambda: 0
+    _done: int = field(init=False)
+
+    def run(self) -> None:
+        """Take all steps that are left; raise `Interrupted` if a signal ends the loop before."""
+        self._done, saved_at = self.first_step, time.monotonic()
+        with StopSignal() as stop, closing(self._batches()) as batches:
+            for batch in stop.until_signal(batches):
+                self.step(self._done, batch)
+                self._done += 1
+                # Asked once: a signal that arrives later is seen after the next step
+                stopped_by, due = self._agree(stop.number, self._is_due(saved_at))
+                if due or stopped_by or self._done == self.last_step:
+                    self._save()
+                    saved_at = time.monotonic()
+                if stopped_by and (self._done < self.last_step or self.work_follows):
+                    raise self._interrupted(stopped_by)
+            if stop.number and self._done < self.last_step:  # it arrived while the next batch was awaited
+                self._save_progress()
+                raise self._interrupted(stop.number)
+
+    def _batches(self) -> Generator[Batch]:
+        """Yield the batches that are left. If no more can be made, save what was done first."""
+        try:
+            yield from self.batches(self.first_step, self.last_step)
+        except DataError:
+            self._save_progress()
+            raise
+
+    def _is_due(self, saved_at: float) -> bool:
+        by_steps = self.save_steps is not None and self._done % self.save_steps == 0
+        return by_steps or time.monotonic() - saved_at >= self.save_seconds
+
+    def _agree(self, stopped_by: int, due: bool) -> tuple[int, bool]:
+        """A signal to one process stops all of them at the same step; all save at once; and all must be in step."""
+        mark = self.mark()
+        stopped_by, now, largest, smallest = distributed.all_reduce_max([stopped_by, due, mark, -mark])
+        if largest != -smallest:
+            raise ProcessError(
+                f"the processes of the run are not in step: at step {self._done} they used different partitions. Check "
+                "that all of them run the same version of CARP and of torch."
+            )
+        return stopped_by, bool(now)
+
+    def _save(self) -> None:
+        if self.save is not None:
+            self.save(self._done)
+
+    def _save_progress(self) -> None:
+        if self._done > self.first_step:
+            self._save()
+
+    def _interrupted(self, number: int) -> Interrupted:
+        kept = "everything is saved. Run the same command to continue." if self.save else "nothing was kept."
+        place = self.describe(self._done, self.last_step)
+        return Interrupted(f"stopped by {signal.Signals(number).name} after {place}; {kept}", number)
