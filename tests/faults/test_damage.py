@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from carp.errors import CheckpointError
-from carp.files.atomic import sha256_of_file, sha256_of_json
+from carp.files.digests import sha256_of_file, sha256_of_json
 from carp.runs import checkpoint
 from tests.faults.conftest import Server
 from tests.helpers import assert_same_run, steps_of

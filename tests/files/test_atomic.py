@@ -1,8 +1,10 @@
 """Files are replaced whole or not at all, and what killed writers left is known and removed."""
 
 import errno
+import multiprocessing
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,7 +49,10 @@ def test_bytes_and_folder_are_synced_around_the_rename(tmp_path: Path, monkeypat
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(Path, "replace", replace)
     write_atomic(tmp_path / "a", "text")
-    assert events == [".unfinished-a", ".unfinished-a -> a", tmp_path.name]
+    temporary, renamed, folder = events
+    assert temporary.startswith(".unfinished-")
+    assert temporary.endswith("-a")
+    assert (renamed, folder) == (f"{temporary} -> a", tmp_path.name)
 
 
 def test_a_folder_takes_the_place_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,11 +145,28 @@ def test_leftovers_are_removed_unless_a_running_process_writes_them(tmp_path: Pa
     remove_unfinished(tmp_path / "missing")
 
 
-def test_writers_that_share_a_path_do_not_share_a_temporary_name(tmp_path: Path) -> None:
-    with replacing(tmp_path / "index", shared=True) as beside:
-        assert str(os.getpid()) in beside.name
-        beside.write_text("whole")
-    assert names(tmp_path) == ["index"]
+def test_processes_and_threads_that_write_one_path_do_not_share_a_temporary_name(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    other = multiprocessing.get_context("fork").Process(target=write_atomic, args=(path, "process"))
+    thread = threading.Thread(target=write_atomic, args=(path, "thread"))
+    with replacing(path) as beside:
+        beside.write_text("first to begin, last to finish")
+        for writer, text in ((other, "process"), (thread, "thread")):
+            writer.start()
+            writer.join()
+            assert path.read_text() == text
+            assert beside.exists()
+    assert path.read_text() == "first to begin, last to finish"
+    assert names(tmp_path) == ["result.json"]
+
+
+def test_the_temporary_file_of_another_machine_is_a_leftover_after_a_day(tmp_path: Path) -> None:
+    left, written = (tmp_path / f".unfinished-{number}.ffffff-a" for number in (999999998, 999999999))
+    for path in (left, written):
+        path.write_text("")
+    os.utime(left, (0, 0))
+    write_atomic(tmp_path / "b", "text")
+    assert names(tmp_path) == sorted([written.name, "b"])
 
 
 def test_what_a_kill_between_the_two_renames_of_a_folder_leaves_is_removed(tmp_path: Path) -> None:

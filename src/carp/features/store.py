@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from carp.errors import DataError
 from carp.features.extract import Features
-from carp.files.atomic import damage_of
+from carp.files.digests import damage_of
 from carp.files.manifest import Manifest
 from carp.files.verdicts import Checked, judge_complete
 from carp.images.loading.quarantine import Unreadable

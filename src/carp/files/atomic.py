@@ -1,46 +1,47 @@
-"""Files that are written whole or not at all, what a killed process leaves behind, and digests.
+"""Files that are written whole or not at all, and what a killed process leaves behind.
 
 Everything that CARP writes under a final name is first written beside it under a temporary name, synced and then
-renamed. A process that is killed on the way leaves a file or folder whose name begins with `.unfinished-`. The next
-writer of the same path replaces it, and no command takes it for a user's file.
+renamed. Every process has temporary names of its own, so that two that write the same path do not disturb each other;
+the last one to finish wins. A process that is killed leaves a file or folder whose name begins with `.unfinished-`. The
+next process that writes into the folder removes it, and no command mistakes it for a user's file.
 """
 
 import hashlib
-import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+import socket
+import threading
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 UNFINISHED = ".unfinished-"
 _OLD = f"{UNFINISHED}old-"
 _LONGEST_NAME = 255  # bytes, on nearly every file system
-_CHUNK = 2**22  # bytes with a digest of their own
-_QUICK = 16  # chunks of a file that are verified when it is opened
+_ABANDONED = 86400.0  # seconds after which the temporary file of another machine counts as a leftover
+_swept: set[Path] = set()  # folders in which this process has looked for leftovers
+_active: set[Path] = set()  # temporary names that this process is writing
 
 
 @contextmanager
-def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Give the name to write a file or folder under; when the block ends well, it takes the place of `path`.
 
     If the block raises, what it wrote is removed and `path` stays as it was. Devices and pipes cannot be replaced and
-    are written directly; a symbolic link stays, and its target is replaced.
-
-    Args:
-        path: The final name. Its folder must exist.
-        shared: Several processes may write this path at the same time; each gets its own temporary name.
+    are written directly; a symbolic link stays, and its target is replaced. The folder of `path` must exist.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         yield path
         return
     path = path.resolve() if path.is_symlink() else path
-    beside = _beside(path, f"{UNFINISHED}{os.getpid()}-" if shared else UNFINISHED)
+    _sweep(path.parent)
+    beside = _beside(path, f"{UNFINISHED}{_writer()}-")
     remove(beside)
     old = _beside(path, _OLD)
     if old.exists() and not path.exists():  # a writer was killed between two renames
         old.replace(path)
+    _active.add(beside.absolute())
     try:
         yield beside
         _sync_all(beside)
@@ -48,6 +49,8 @@ def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
     except BaseException:
         remove(beside)
         raise
+    finally:
+        _active.discard(beside.absolute())
     sync(path.parent)
 
 
@@ -63,7 +66,7 @@ def is_unfinished(path: Path) -> bool:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed writers left in a folder, except what a running process is writing with `shared`."""
+    """Remove what killed writers left in a folder, except what a running process is writing."""
     with suppress(OSError):  # a folder that cannot be changed stays as it is
         for path in list(folder.iterdir()):
             if is_unfinished(path) and not _is_being_written(path):
@@ -86,55 +89,6 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def sha256_of_file(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sha256_of_json(content: Mapping[str, Any]) -> str:
-    """The SHA-256 of an object as JSON, whatever the order of its keys."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def digests_of(path: Path) -> dict[str, Any]:
-    """The size of a file and the SHA-256 of every chunk of it, for a manifest."""
-    with path.open("rb") as file:
-        chunks = [hashlib.sha256(chunk).hexdigest() for chunk in iter(lambda: file.read(_CHUNK), b"")]
-        return {"bytes": file.tell(), "chunk": _CHUNK, "sha256": chunks}
-
-
-def damage_of(path: Path, expected: Mapping[str, Any], *, everything: bool = False) -> str | None:
-    """How a file differs from what `digests_of` found when it was written; None if it does not.
-
-    Args:
-        path: The file.
-        expected: What `digests_of` returned.
-        everything: Read all of a large file. Otherwise of more than 16 chunks (64 MB) its size is compared, and 16
-            chunks are read: the first, the last, and others evenly between.
-    """
-    size, step, digests = expected["bytes"], expected["chunk"], expected["sha256"]
-    try:
-        with path.open("rb") as file:
-            found = os.fstat(file.fileno()).st_size
-            if found != size:
-                return f"it has {found:,} bytes, not {size:,}"
-            for number in range(len(digests)) if everything else _spread(len(digests), _QUICK):
-                file.seek(number * step)
-                if hashlib.sha256(file.read(step)).hexdigest() != digests[number]:
-                    return f"bytes {number * step:,} to {min((number + 1) * step, size):,} do not match their digest"
-    except OSError as error:
-        return str(error.strerror or error).lower()
-    return None
-
-
-def _spread(count: int, wanted: int) -> list[int]:
-    """Numbers below `count`, the first and the last among them, evenly spread."""
-    if count <= wanted:
-        return list(range(count))
-    return [i * (count - 1) // (wanted - 1) for i in range(wanted)]
 
 
 def _beside(path: Path, prefix: str) -> Path:
@@ -169,13 +123,48 @@ def _sync_all(path: Path) -> None:
     sync(path)
 
 
+def _sweep(folder: Path) -> None:
+    """Remove leftovers from a folder when this process first writes there; listing it for every file would be slow.
+
+    The first half of a folder's replacement is not a leftover yet: `replacing` restores it.
+    """
+    place = folder.absolute()
+    if place in _swept:
+        return
+    _swept.add(place)
+    with suppress(OSError):
+        for name in os.listdir(place):  # noqa: PTH208 - a Path per name is slow
+            path = place / name
+            if is_unfinished(path) and not name.startswith(_OLD) and not _is_being_written(path):
+                remove(path)
+
+
+def _writer() -> str:
+    """The process, the machine and, outside the main thread, the thread that writes: part of a temporary name."""
+    thread = threading.current_thread()
+    number = "" if thread is threading.main_thread() else f".{threading.get_native_id()}"
+    return f"{os.getpid()}.{_machine()}{number}"
+
+
+def _machine() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+
+
 def _is_being_written(path: Path) -> bool:
-    """Whether the process that a temporary name carries is another one that is running."""
-    number = path.name.removeprefix(UNFINISHED).partition("-")[0]
-    if not number.isdecimal() or int(number) == os.getpid():
+    """Whether the writer that a temporary name carries is still at work; earlier versions left out the machine."""
+    number, *rest = path.name.removeprefix(UNFINISHED).partition("-")[0].split(".")
+    if not number.isdecimal():
         return False
+    if rest and rest[0] != _machine():
+        with suppress(OSError):
+            return time.time() - path.stat().st_mtime < _ABANDONED
+        return False
+    return path.absolute() in _active if int(number) == os.getpid() else _is_running(int(number))
+
+
+def _is_running(process: int) -> bool:
     try:
-        os.kill(int(number), 0)
+        os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:

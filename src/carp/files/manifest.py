@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from carp.errors import DataError
-from carp.files.atomic import digests_of, sha256_of_json, write_atomic
+from carp.files.atomic import write_atomic
+from carp.files.digests import digests_of, sha256_of_json
 
 T = TypeVar("T")
 

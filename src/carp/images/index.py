@@ -191,7 +191,7 @@ def _write(file: Path, head: dict[str, Any], arrays: Arrays) -> None:
     line += b" " * (-(len(line) + 1) % _ALIGN) + b"\n"
     file.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(file.parent)
-    with replacing(file, shared=True) as beside, beside.open("wb") as out:
+    with replacing(file) as beside, beside.open("wb") as out:
         out.writelines([line, *parts])
 
 

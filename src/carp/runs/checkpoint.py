@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from carp.errors import CheckpointError
-from carp.files.atomic import remove_unfinished, replacing, sha256_of_file, sha256_of_json
+from carp.files.atomic import remove_unfinished, replacing
+from carp.files.digests import sha256_of_file, sha256_of_json
 
 FORMAT = 1
 _TENSORS, _MANIFEST = "tensors.safetensors", "manifest.json"

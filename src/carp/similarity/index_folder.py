@@ -16,7 +16,8 @@ from typing import Any, get_args
 
 from carp.errors import DataError
 from carp.features.store import Store, is_store, open_store
-from carp.files.atomic import damage_of, is_unfinished, remove_unfinished, replacing
+from carp.files.atomic import is_unfinished, remove_unfinished, replacing
+from carp.files.digests import damage_of
 from carp.files.manifest import Manifest
 from carp.files.verdicts import Checked, judge_complete
 from carp.similarity.faiss_library import load_faiss
