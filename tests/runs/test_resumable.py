@@ -37,6 +37,7 @@ class Sum:
         save_steps: int | None = None,
         save_seconds: float = 1e9,
         work_follows: bool = False,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
         def step(number: int, batch: int) -> None:
             assert number == batch
@@ -52,6 +53,7 @@ class Sum:
             save_seconds=save_seconds,
             save_steps=save_steps,
             work_follows=work_follows,
+            progress=progress,
         ).run()
 
 
@@ -65,11 +67,13 @@ def stop_at(step: int) -> Callable[[int], None]:
 
 def test_the_last_step_is_saved_and_others_on_schedule(tmp_path: Path) -> None:
     by_steps, by_time, at_the_end = (Sum(tmp_path / name) for name in "abc")
-    by_steps.run(save_steps=4)
+    seen = list[tuple[int, int]]()
+    by_steps.run(save_steps=4, progress=lambda *progress: seen.append(progress))
     by_time.run(save_seconds=0)
     at_the_end.run()
     assert (by_steps.saved, by_time.saved, at_the_end.saved) == ([4, 8, 10], list(range(1, 11)), [10])
     assert Sum(tmp_path / "a").first == 10
+    assert seen == [(done, 10) for done in range(1, 11)]
 
 
 def test_a_signal_ends_the_loop_after_its_step_and_the_next_loop_continues(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class ResumableLoop(Generic[Batch]):
         save_steps: The largest number of steps between two saves.
         work_follows: Whether the last step is not the end of the command. A signal during the last step then stops the
             command, too.
+        progress: Called with (done, total) after every step.
         describe: Names a number of finished steps, for the message of an interruption.
         mark: A number that is the same in all processes that are in step with each other.
     """
@@ -60,6 +61,7 @@ class ResumableLoop(Generic[Batch]):
     save_seconds: float
     save_steps: int | None = None
     work_follows: bool = False
+    progress: Callable[[int, int], None] = lambda _done, _total: None
     describe: Callable[[int, int], str] = lambda done, total: f"step {done} of {total}"
     mark: Callable[[], int] = lambda: 0
     _done: int = field(init=False)
@@ -78,6 +80,7 @@ class ResumableLoop(Generic[Batch]):
                     saved_at = time.monotonic()
                 if stopped_by and (self._done < self.last_step or self.work_follows):
                     raise self._interrupted(stopped_by)
+                self.progress(self._done, self.last_step)
             if stop.number and self._done < self.last_step:  # it arrived while the next batch was awaited
                 self._save_progress()
                 raise self._interrupted(stop.number)

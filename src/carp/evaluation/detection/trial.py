@@ -75,6 +75,7 @@ class Trial:
                 save=None if self.state is None else self._save,
                 save_seconds=self.save_seconds,
                 work_follows=True,
+                progress=self.progress,
                 describe=lambda done, total: f"iteration {done} of {total}, trial {self.number + 1}",
             ).run()
         return self.detector.eval()
@@ -98,7 +99,6 @@ class Trial:
         self.optimiser.zero_grad()
         torch.autograd.backward(loss)
         self.optimiser.step()
-        self.progress(step + 1, self.schedule.iterations)
 
     def _continue(self) -> int:
         """Restore the newest saved state and return its number of steps."""

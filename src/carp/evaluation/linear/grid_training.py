@@ -117,11 +117,15 @@ class Training:
                 save=None if self.state is None else self._save,
                 save_seconds=self.save_seconds,
                 work_follows=True,
+                progress=self._report,
             ).run()
         if self._lost:
             self.warn(self._note())
 
-    def _step(self, step: int, batch: CropBatch) -> None:
+    def _report(self, done: int, total: int) -> None:
+        self.progress(self.crops.images_until(done), self.crops.images_until(total))
+
+    def _step(self, _step: int, batch: CropBatch) -> None:
         told = distributed.gather([asdict(bad) for bad in batch.unreadable] or None)
         self._leave_out([Unreadable(**bad) for part in told for bad in part or []])
         wanted, device = self.grids.final.weight_SCF.shape[2], self.grids.final.weight_SCF.device
@@ -138,8 +142,6 @@ class Training:
         if len(indices):
             y_B, is_held_B = (torch.from_numpy(values[indices]).to(device) for values in (self.label_of, self.is_held))
             self.grids.step(x_BF, y_B, is_held_B, lr_factor=cosine(self.epochs)(batch.epoch))
-        total = self.epochs * self.crops.steps_per_epoch
-        self.progress(self.crops.images_until(step + 1), self.crops.images_until(total))
 
     def _continue(self) -> int:
         """Restore the newest saved state and return its number of steps."""
