@@ -200,7 +200,7 @@ def test_help_answers_at_once_and_without_torch() -> None:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         # Processor time: what a machine with nothing else to do would show on the clock.
         seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert "Learn image encoders" in done.stdout
+        assert "Usage: carp" in done.stdout
     assert min(seconds) < 0.5
     command[1:1] = ["-X", "importtime"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -263,9 +263,9 @@ def test_ctrl_c_says_whether_the_same_command_continues(
         monkeypatch.setattr(f"carp.{place}", interrupt)
     code, out, err = cli(*({"RUN": run, "DATA": labelled}.get(word, word) for word in words))
     assert (code, out) == (130, "")
-    assert err == "carp: interrupted." + (
-        " The same command continues: what is finished is kept.\n" if continues else "\n"
-    )
+    assert err.startswith("carp: interrupted.")
+    assert err.count("\n") == 1
+    assert ("same command" in err) == continues
 
 
 def test_demo_trains_evaluates_and_says_where_everything_is(cli: Cli, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_other_images_are_refused_with_the_difference(
     assert "other images" in error
     assert f"{other} (then " in error
     assert "has 64 before, 70 now" in error
-    assert "give another --out" in error
+    assert "another --out" in error
     assert snapshot(copied_run) == before
 
 
@@ -75,7 +75,7 @@ def test_a_removed_image_is_told_with_the_counts_even_where_sizes_follow_from_th
     (data / "000.png").unlink()
     error = one_error(*carp.run(*words))
     assert f"{data} has 256 before, 255 now." in error
-    assert "Put the images back" in error
+    assert "Restore the images" in error
     assert "batch_size" not in error
 
 
@@ -86,7 +86,8 @@ def test_a_setting_of_the_metrics_is_refused_with_the_reason(
     with pytest.raises(CheckpointError) as raised:
         carp_package.train(images, copied_run, recipe, quiet=True, epochs=5, **{key: 3})
     assert f"{key}: " in str(raised.value)
-    assert f"{key} must stay, so that metrics.jsonl is that of a run never interrupted." in str(raised.value)
+    assert f"{key} must not change" in str(raised.value)
+    assert "metrics.jsonl" in str(raised.value)
 
 
 def test_free_keys_may_change(carp: Server, images: Path, recipe: Path, copied_run: Path) -> None:

@@ -12,7 +12,7 @@ def main() -> None:
 
 
 def console() -> None:
-    """The same as a process of its own."""
+    """Run the command line as a process of its own."""
     try:
         main()
     except SystemExit as ended:

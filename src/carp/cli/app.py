@@ -1,4 +1,4 @@
-"""The command `carp` itself, which all others are part of."""
+"""The command `carp`, to which all other commands belong."""
 
 from typing import Annotated
 
@@ -9,10 +9,10 @@ from carp._version import __version__
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Learn image encoders without labels, and use them.",
+    help="Train image encoders without labels, evaluate them and use them.",
 )
 
-data_app = typer.Typer(no_args_is_help=True, help="Look at images before training on them; make copies of them.")
+data_app = typer.Typer(no_args_is_help=True, help="Check images before training; make altered copies of them.")
 app.add_typer(data_app, name="data")
 
 
@@ -28,4 +28,4 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Take the options that come before a command."""
+    """Handle the options that come before a command."""

@@ -1,11 +1,11 @@
-"""Where the program begins and ends: mistakes become one line, and the exit code says what happened."""
+"""Entry and exit of the program: errors become one line, and every outcome has its exit code."""
 
 import os
 import sys
 import warnings
 from typing import Any, NoReturn, TextIO
 
-# Each adds its commands, in the order of the help
+# Each module registers its commands, in the order of the help
 # isort: off
 from carp.cli import train, data, search, evaluate, reports, check  # noqa: F401
 
@@ -18,18 +18,18 @@ from carp.console.printable import one_line
 from carp.errors import CarpError, CarpWarning, Interrupted
 
 _OUT_OF_MEMORY = (
-    "error: there is not enough memory. `carp train DATA --dry-run` shows what a run needs; for training lower "
-    "micro_batch, global_size or num_prototypes, otherwise close other programs or take smaller batches and images."
+    "error: there is not enough memory. For training, lower micro_batch, global_size or num_prototypes; "
+    "`carp train DATA --dry-run` shows what a run needs. Otherwise use smaller batches or images, or close programs."
 )
 
 
 def run(ctrl_c: CtrlC) -> None:
-    """Run the command line; a user's mistake is one line on standard error and a non-zero exit."""
+    """Run the command line; a user's mistake is one line on standard error and a non-zero exit code."""
     follow_launcher()
     _prepare_output()
     try:
         code = app(prog_name="carp", standalone_mode=False)
-        if code == INTERRUPTED:  # some versions of Typer return it after Ctrl-C, and print nothing
+        if code == INTERRUPTED:  # some versions of Typer return it after Ctrl-C without printing anything
             _interrupted(ctrl_c)
         sys.exit(code)
     except CarpError as error:
@@ -42,7 +42,7 @@ def run(ctrl_c: CtrlC) -> None:
     except Exception as error:
         if is_out_of_memory(error):
             _end(_OUT_OF_MEMORY, 1)
-        # Some versions of Typer bring their own copy of click, so its exceptions are known by what they have
+        # Some versions of Typer contain their own copy of click, so its exceptions are recognised by their attributes
         name = type(error).__name__
         if name == "Abort":
             _interrupted(ctrl_c)
@@ -57,8 +57,8 @@ def run(ctrl_c: CtrlC) -> None:
 
 
 def _prepare_output() -> None:
-    """Show CARP's own warnings as lines and no others, and let no character stop a line from being printed."""
-    if not sys.warnoptions:  # whoever asked Python for warnings gets them
+    """Print only CARP's own warnings, one line each, and escape characters that cannot be encoded."""
+    if not sys.warnoptions:  # -W or PYTHONWARNINGS asks for all warnings
         warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a lone surrogate becomes \\udc80, which JSON reads back as it was
@@ -73,7 +73,7 @@ def _show_warning(
     file: TextIO | None = None,  # noqa: ARG001
     line: str | None = None,  # noqa: ARG001
 ) -> None:
-    """NumPy's, torch's and others' warnings are about code, not about what the user can change."""
+    """Print a warning of CARP; those of other libraries are about code, not about what the user can change."""
     if issubclass(category, CarpWarning):
         sys.stderr.write(f"carp: warning: {one_line(message)}\n")
 
@@ -86,12 +86,12 @@ def _interrupted(ctrl_c: CtrlC) -> NoReturn:
 
 
 def _usage(error: Any) -> str:
-    """What is wrong with the words of a command, in a line."""
+    """Describe in one line what is wrong with the arguments of a command."""
     message = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "carp"
     stop = "" if message.endswith((".", "?")) else "."
-    return f"{message[0].lower()}{message[1:]}{stop} `{path} --help` shows what it takes."
+    return f"{message[0].lower()}{message[1:]}{stop} `{path} --help` lists its arguments and options."
 
 
 def _end(words: str, code: int) -> NoReturn:
@@ -102,7 +102,7 @@ def _end(words: str, code: int) -> NoReturn:
 
 
 def _first_to_fail(code: int) -> tuple[bool, int]:
-    """Of the processes of torchrun only the first that fails speaks; all end with its exit code."""
+    """Return whether this process prints its error, and the exit code: only the first of torchrun's to fail prints."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         return True, code
     from carp.compute import distributed

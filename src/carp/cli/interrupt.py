@@ -1,13 +1,13 @@
-"""Ctrl-C: one line at once, a quick end with exit code 130, and no traceback.
+"""Ctrl-C: one line at once, a quick exit with code 130, and no traceback.
 
 Python runs a signal handler in the main thread, between two of its instructions. A batch in the encoder, a search or an
-import can keep that thread busy for half a minute, so a second thread learns of every Ctrl-C at once
-(`signal.set_wakeup_fd`) and acts where the main thread does not:
+import can keep that thread busy for half a minute, so a second thread is notified of every Ctrl-C at once
+(`signal.set_wakeup_fd`) and acts if the main thread does not:
 
-- An import is in progress: the process ends at once. Nothing was begun, and an exception inside an import may be lost.
-- Other work: the main thread gets `KeyboardInterrupt`. If it has not ended within `_GRACE` seconds, the process ends
-  anyway. That is as safe as being killed, which every command survives.
-- A training loop that saves its state first has its own handler (`runs/stop_signal.py`): one line says so.
+- During an import, the process ends at once. No work has begun, and an exception inside an import may be lost.
+- During other work, the main thread gets `KeyboardInterrupt`. If it has not ended within `_GRACE` seconds, the process
+  ends anyway. That is as safe as being killed, which every command survives.
+- A training loop, which saves its state first, has its own handler (`runs/stop_signal.py`). One line is printed.
 - A second Ctrl-C ends the process at once.
 """
 
@@ -22,9 +22,9 @@ from types import FrameType, ModuleType
 from typing import Any, NoReturn, Self
 
 INTERRUPTED = 130
-_GRACE = 1.5  # seconds from Ctrl-C to the end of a command that has nothing to save
-_STOPPING = "stopping: the work in progress is finished and saved first. Ctrl-C again ends at once."
-# These keep what is finished: steps of a run, features, copies of images
+_GRACE = 1.5  # seconds that a command without anything to save has to end
+_STOPPING = "stopping after the current step is finished and saved. Press Ctrl-C again to end at once."
+# Commands that keep finished work: steps of a run, features, copies of images
 _CONTINUING = ("train", "demo", "embed", "eval", "duplicates", "data attack")
 _SHOW_CURSOR = "\x1b[?25h\n"  # a progress bar hides it
 
@@ -33,7 +33,7 @@ class CtrlC:
     """Handles SIGINT from `__enter__` to `__exit__`, in the main thread of a process that does not ignore it."""
 
     def __init__(self, message: Callable[[], str]) -> None:
-        """`message` gives the line for a command that was interrupted."""
+        """`message` returns the line to print for an interrupted command."""
         self._message = message
         self._pid = os.getpid()
         self._active = self._signalled = self._spoken = False
@@ -66,7 +66,7 @@ class CtrlC:
         os.close(self._write)  # the thread reads the end of the file, and returns
 
     def speak(self, line: str) -> None:
-        """Write the last line of an interrupted command, once."""
+        """Print the last line of an interrupted command, once."""
         with self._speaking:
             if not self._spoken:
                 self._spoken = True
@@ -74,15 +74,15 @@ class CtrlC:
                 sys.stderr.flush()
 
     def _handle(self, _number: int, _frame: FrameType | None) -> None:
-        """Run in the main thread as soon as that is free."""
+        """Runs in the main thread as soon as it executes Python code."""
         if os.getpid() != self._pid:
-            return  # a forked worker: its parent decides
+            return  # in a forked worker the parent decides
         if _is_importing():
             self._end_now()
         raise KeyboardInterrupt
 
     def _watch(self) -> None:
-        """Run in its own thread: one byte arrives for every signal."""
+        """Runs in its own thread and receives one byte per signal."""
         count = 0
         while received := os.read(self._read, 1):
             if received[0] != signal.SIGINT:
@@ -91,7 +91,7 @@ class CtrlC:
             self._signalled = True
             if count > 1 and _alone():
                 self._end_now()
-            if signal.getsignal(signal.SIGINT) != self._handle:  # somebody saves something first
+            if signal.getsignal(signal.SIGINT) != self._handle:  # a loop saves its state first
                 if _alone():
                     sys.stderr.write(f"carp: {_STOPPING}\n")
             elif _is_importing():
@@ -103,9 +103,9 @@ class CtrlC:
     def _end_soon(self) -> None:
         self._ended.wait(_GRACE)
         if self._ended.is_set() and not self._spoken:
-            return  # it ended in another way, and nobody has to hurry
+            return  # it ended by itself
         if self._ended.is_set():
-            threading.Event().wait(_GRACE)  # threads and workers of the command may still be waited for
+            threading.Event().wait(_GRACE)  # its threads and workers may still need to end
         self._end_now()
 
     def _end_now(self) -> NoReturn:
@@ -118,9 +118,9 @@ class CtrlC:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process without the clean-up of the interpreter, which takes seconds with torch loaded.
+    """End this process without the interpreter's clean-up, which takes seconds with torch loaded.
 
-    A Ctrl-C that arrives now comes too late to matter.
+    A Ctrl-C that arrives now is too late to matter.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, lambda *_: os._exit(code))
@@ -132,32 +132,32 @@ def end_process(code: int) -> NoReturn:
 
 
 def interrupted_line() -> str:
-    """What happened, and whether the same command continues."""
+    """Return the line for an interrupted command: whether running it again continues."""
     command = " ".join(sys.argv[1:3])
     continues = any(f"{command} ".startswith(f"{name} ") for name in _CONTINUING) and "--dry-run" not in sys.argv
-    return "interrupted." + (" The same command continues: what is finished is kept." if continues else "")
+    return "interrupted." + (" Finished work is kept; run the same command to continue." if continues else "")
 
 
 def _alone() -> bool:
-    """Whether no other process shares the work; torchrun sends every Ctrl-C of the terminal a second time."""
+    """Whether no other process shares the work; torchrun repeats every Ctrl-C of the terminal."""
     return os.environ.get("WORLD_SIZE", "1") == "1"
 
 
 def _is_importing() -> bool:
-    """Whether some module has begun to be imported and is not complete."""
+    """Whether a module is being imported."""
     modules: list[Any] = list(sys.modules.values())
     specs = (module.__dict__.get("__spec__") for module in modules if isinstance(module, ModuleType))
     return any(getattr(spec, "_initializing", False) for spec in specs)
 
 
-_pipes: set[int] = set()  # where signals of this process are written to
+_pipes: set[int] = set()  # receive the signals of this process
 
 
-def _forget_in_child() -> None:
-    """A forked worker shares the pipe of its parent, which must not count a signal to both as two."""
+def _detach_child() -> None:
+    """Detach a forked worker from the pipe of its parent, which would count a signal to both twice."""
     if _pipes:
         signal.set_wakeup_fd(-1)
         _pipes.clear()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_detach_child)

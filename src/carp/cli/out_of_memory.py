@@ -1,12 +1,12 @@
-"""Is an exception the refusal of memory? torch raises three different ones."""
+"""Recognise exceptions that mean out of memory; torch raises three different ones."""
 
 _CPU_ALLOCATOR = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "std::bad_alloc")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether it, or what led to it, is an allocation that failed; torch is not imported to find out."""
+    """Return whether the exception, or one that caused it, is a failed allocation. Does not import torch."""
     seen: BaseException | None = error
-    for _ in range(10):  # links of a chain that could be a circle
+    for _ in range(10):  # a chain of causes may be circular
         if seen is None:
             return False
         kinds = {kind.__name__ for kind in type(seen).__mro__}

@@ -1,4 +1,4 @@
-"""Standard output of the command line. Names of files are printed harmlessly (`carp.console.printable`)."""
+"""Standard output of the command line, with unprintable characters of names escaped (`carp.console.printable`)."""
 
 import typer
 
@@ -6,10 +6,10 @@ from carp.console.printable import printable
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Print one line; a line break within it is part of a name and is escaped."""
+    """Print one line; a line break in it belongs to a name and is escaped."""
     typer.echo(printable(line), err=err)
 
 
 def say_text(text: str) -> None:
-    """Print lines that CARP itself put together."""
+    """Print text that CARP composed, with its line breaks."""
     typer.echo(printable(text, keep="\n"))

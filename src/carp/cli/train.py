@@ -1,4 +1,4 @@
-"""Train, and what training is told: `carp train`, `demo`, `recipes`, `settings`."""
+"""`carp train`, `demo`, `recipes` and `settings`."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ def _train(
         ),
     ],
     settings: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; the same folder continues the run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; an existing run continues.")] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -34,42 +34,46 @@ def _train(
         ),
     ] = None,
     val: Annotated[
-        str | None, typer.Option(help="Labelled images: k-NN of student and teacher while training.")
+        str | None, typer.Option(help="Labelled images, for k-NN accuracy of student and teacher during training.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show settings, steps, memory and time; write nothing.")
+        bool, typer.Option("--dry-run", help="Print settings, steps, memory and time; write nothing.")
     ] = False,
-    procs: Annotated[int, typer.Option(min=1, help="Processes that share the work: one a GPU, or a few on a CPU.")] = 1,
+    procs: Annotated[
+        int, typer.Option(min=1, help="Number of processes that share the work: one per GPU, or a few on a CPU.")
+    ] = 1,
     submit: Annotated[
         str | None,
         typer.Option(help="Queue the run on a SLURM cluster: 'nodes=2 tasks=8 hours=48 partition=gpu'."),
     ] = None,
 ) -> None:
-    """Train an encoder on images without labels. The same command again continues the run."""
+    """Train an encoder on images without labels. Run the same command again to continue."""
     overrides = parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
     if val is not None:
         overrides["validation"] = val
     if not dry_run and out is None:
-        raise ConfigError("--out is missing: give the folder for the run, e.g. --out runs/first.")
+        raise ConfigError("--out is missing. Give a folder for the run, e.g. --out runs/first.")
     if dry_run or out is None:
         from carp.training.planning.dry_run import dry_run as plan
 
         for line in plan(data, recipe, **overrides):
             say(line)
         if procs > 1:
-            say(f"note: this is one process; of {procs} each has its share of a batch.", err=True)
+            say(f"note: this is the plan of one process; {procs} processes share a batch.", err=True)
         return
     if submit is not None and procs > 1:
-        raise ConfigError(f"--procs is for this machine: with --submit write 'tasks={procs}' (processes on a node).")
+        raise ConfigError(
+            f"--procs is for this machine only. With --submit, write 'tasks={procs}' (processes per node)."
+        )
     if submit is not None:
         say(f"job: {_queue(submit, data, out, recipe, overrides)}   its output: {out}.jobs")
         return
-    if procs > 1 and "RANK" not in os.environ:  # the processes themselves are called with the same words
+    if procs > 1 and "RANK" not in os.environ:  # the processes themselves run the same command
         from carp.compute.launcher import launch
 
         options = [word for name, value in (("--recipe", recipe), ("--val", val)) if value for word in (name, value)]
         words = ["train", data, *(settings or []), "--out", str(out), *options]
-        raise SystemExit(launch(words, processes=procs))  # they have said what there is to say
+        raise SystemExit(launch(words, processes=procs))  # they have printed the outcome
     from carp.commands.train import train
 
     run = train(data, out, recipe, **overrides)
@@ -97,10 +101,10 @@ def _demo(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
     settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings that differ from the demo's.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=5.")
     ] = None,
 ) -> None:
-    """Train on the embedded images for a few minutes, then show what was learned."""
+    """Train on the embedded images for a few minutes, then evaluate the encoder."""
     from carp.commands.demo import demo
     from carp.report.tables.summary import print_results
 
@@ -112,14 +116,14 @@ def _demo(
 def _recipes(
     name: Annotated[
         str | None,
-        typer.Argument(help="Show this recipe's file. Default: list all.", autocompletion=completion.recipes),
+        typer.Argument(help="Print this recipe. Default: list all recipes.", autocompletion=completion.recipes),
     ] = None,
 ) -> None:
-    """List the recipes that ship with CARP, or show one."""
+    """List the recipes that ship with CARP, or print one."""
     from carp.config.recipe import list_recipes, read_recipe, recipe_path
 
     if name is not None:
-        read_recipe(name)  # so that a mistake is told as everywhere
+        read_recipe(name)  # reports mistakes as every other command does
         say_text(recipe_path(name).read_text().rstrip())
         return
     for recipe, first_line in list_recipes().items():
@@ -129,10 +133,11 @@ def _recipes(
 @app.command("settings")
 def _settings(
     key: Annotated[
-        str | None, typer.Argument(help="Show this setting only. Default: show all.", autocompletion=completion.keys)
+        str | None,
+        typer.Argument(help="Print this setting only. Default: all settings.", autocompletion=completion.keys),
     ] = None,
 ) -> None:
-    """Show the settings: default, what is accepted, meaning."""
+    """Print the settings: default, accepted values, meaning."""
     from carp.commands.settings import describe_settings
 
     say_text(describe_settings(key))

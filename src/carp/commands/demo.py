@@ -1,4 +1,4 @@
-"""`carp demo`: train on the embedded images and show what was learned."""
+"""`carp demo`: train on the embedded images and evaluate the encoder."""
 
 from pathlib import Path
 from typing import Any

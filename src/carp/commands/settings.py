@@ -1,4 +1,4 @@
-"""`carp settings`: every setting with its default, what it accepts and what it means."""
+"""`carp settings`: every setting with its default, accepted values and meaning."""
 
 import json
 from typing import Any
@@ -19,13 +19,15 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 
 def describe_settings(key: str | None = None) -> str:
-    """One setting, or all in their groups, as text."""
+    """Describe one setting, or all settings in their groups, as text."""
     if key is not None and key not in Config.model_fields:
         raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)} `carp settings` lists all.")
     properties = Config.model_json_schema()["properties"]
     if key is not None:
         return "\n".join(_describe(key, properties[key]))
-    lines = ["Defaults; a recipe sets some of them (`carp recipes NAME`), and key=value on the command line wins."]
+    lines = [
+        "Defaults. A recipe changes some of them (`carp recipes NAME`); key=value on the command line overrides both."
+    ]
     for name, schema in properties.items():
         if name in GROUPS:
             lines += ["", GROUPS[name]]
@@ -41,14 +43,14 @@ def _describe(key: str, schema: dict[str, Any]) -> list[str]:
 
 
 def _kind(key: str, schema: dict[str, Any]) -> str:
-    """What is accepted, in words."""
+    """Describe the accepted values."""
     if key == "source":
         from carp.images.source import kinds_by_word  # here, as only this setting needs it
 
         return " or ".join(["auto", *sorted(kinds_by_word())])
     if "enum" in schema:
         return " or ".join(schema["enum"])
-    if "prefixItems" in schema:  # several numbers with the same bounds
+    if "prefixItems" in schema:  # a tuple of numbers with the same bounds
         return f"{form_of(key)}, each {_bounds(schema['prefixItems'][0])}"
     return f"{_KINDS[schema['type']]} {_bounds(schema)}".rstrip()
 

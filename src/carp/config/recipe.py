@@ -1,4 +1,4 @@
-"""Settings as text: recipes and other YAML files, and the `key=value` words of a command."""
+"""Settings as text: recipes and other YAML files, and `key=value` arguments."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from carp.config import Config, check_keys
 from carp.errors import ConfigError, nearest, received
 from carp.files.regular import read_text
 
-_MOST_BYTES = 1 << 20  # of a configuration
+_MOST_BYTES = 1 << 20  # limit for a configuration file
 RECIPES = Path(__file__).parents[1] / "recipes"
 
 
@@ -20,7 +20,7 @@ def list_recipes() -> dict[str, str]:
 
 
 def recipe_path(recipe: str | Path) -> Path:
-    """The file of a recipe that is given by name or by path."""
+    """Return the file of a recipe, given by name or path."""
     path = Path(recipe)
     if path.suffix not in {".yaml", ".yml"}:
         path = RECIPES / f"{recipe}.yaml"
@@ -56,33 +56,35 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} must hold `key: value` lines, received a {type(values).__name__}.")
+        raise ConfigError(f"{path} must contain `key: value` lines, received a {type(values).__name__}.")
     for key in values:
         if not isinstance(key, str):
-            raise ConfigError(f"{path} has the key {received(key)}: keys are names of settings (`carp settings`).")
+            raise ConfigError(
+                f"{path} has the key {received(key)}. Keys must be names of settings (`carp settings` lists them)."
+            )
     return values
 
 
 def _load_yaml(text: str) -> Any:
-    """What a YAML text holds; whatever is wrong with it is a ValueError with the reason in one line."""
+    """Parse YAML; any mistake is a ValueError with the reason in one line."""
     try:
         return yaml.safe_load(text)
     except RecursionError:
         raise ValueError("it is nested too deeply.") from None
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError) as error:
-        # Others than YAMLError come from numbers of thousands of digits, dates that do not exist, tags without a value
+        # Besides YAMLError: numbers of thousands of digits, dates that do not exist, tags without a value
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
 def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
-    """Turn `key=value` words into a mapping; values are YAML, so `lr=[0.6, 0.006]` is a list."""
+    """Turn `key=value` arguments into a mapping; values are YAML, so `lr=[0.6, 0.006]` is a list."""
     overrides: dict[str, Any] = {}
     for word in words:
         key, sign, text = word.partition("=")
         if not sign or not key:
             raise ConfigError(
                 f"settings are written key=value, without spaces around '=', received '{word}'. Only one folder "
-                "of images is taken: to train on several, put them into one."
+                "of images is accepted: to train on several, put them into one folder."
             )
         try:
             overrides[key.strip()] = _load_yaml(text)
@@ -92,5 +94,5 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
 
 
 def to_yaml(config: Config) -> str:
-    """Write a configuration as YAML that `read_yaml` and `resolve` read back unchanged."""
+    """Format a configuration as YAML that `read_yaml` and `resolve` read back unchanged."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, default_flow_style=None)

@@ -1,17 +1,17 @@
-r"""Text from outside made harmless for a terminal.
+r"""Text from outside CARP, made harmless for a terminal.
 
 The name of a file may hold anything but `/` and NUL: sequences that clear the screen or rename the window, line breaks,
-marks that reverse the direction of text, bytes that are no text at all. On the screen each of these is shown as an
-escape such as `\x1b`. Files and JSON keep names as they are.
+marks that reverse the direction of text, bytes that are not valid text. On the screen each of these is shown as an
+escape such as `\x1b`. Files and JSON keep names unchanged.
 """
 
 _JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # parts of words and emoji
-_LONGEST = 1200  # characters of a message: a list of all settings has 700
-_RAW_BYTE = range(0xDC80, 0xDD00)  # how Python writes a byte of a name that is not UTF-8
+_LONGEST = 1200  # characters in a message; a list of all settings has 700
+_RAW_BYTE = range(0xDC80, 0xDD00)  # how Python represents a byte of a name that is not UTF-8
 
 
 def printable(text: object, *, keep: str = "") -> str:
-    """The text with everything but visible characters escaped; `keep` lists more that stay, such as a line break."""
+    """Escape everything but visible characters and those in `keep`, such as a line break."""
     words = str(text)
     if words.isprintable():
         return words
@@ -19,7 +19,7 @@ def printable(text: object, *, keep: str = "") -> str:
 
 
 def one_line(text: object) -> str:
-    """A message for the screen: harmless, and without the middle of what is too long to read."""
+    """Make a message printable in one line, without the middle if it is too long."""
     words = str(text)
     if len(words) > _LONGEST:
         words = f"{words[: _LONGEST * 3 // 4]} … {words[-_LONGEST // 4 :]}"

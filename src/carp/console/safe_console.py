@@ -1,4 +1,4 @@
-"""A console of Rich that prints names from outside harmlessly."""
+"""A Rich console that escapes unprintable characters in names from outside."""
 
 from collections.abc import Iterable
 
@@ -9,10 +9,10 @@ from carp.console.printable import printable
 
 
 class SafeConsole(Console):
-    """Escapes what is no visible text, whatever it is part of: a line, a cell of a table, the label of a bar."""
+    """Escapes unprintable characters wherever they appear: in a line, a table cell, the label of a bar."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of something to print; control codes that Rich itself adds stay."""
+        """Yield the segments to print; control codes that Rich itself adds stay."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment

@@ -1,4 +1,4 @@
-"""A lock file that says which process holds it."""
+"""A lock file that names the process that holds it."""
 
 import fcntl
 import json
@@ -11,14 +11,14 @@ from pathlib import Path
 
 
 class LockHeldError(Exception):
-    """Another process holds the lock; the text says which one and since when, as far as that is known."""
+    """Another process holds the lock; the message names it and since when, as far as known."""
 
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Hold a lock file; raise `LockHeldError` if another process does, or `OSError` if it cannot be written.
+    """Hold a lock file; raise `LockHeldError` if another process holds it, or `OSError` if it cannot be written.
 
-    The file stays, empty; what counts is the lock, which ends with the process. Child processes do not inherit it.
+    The empty file remains; the lock itself ends with the process. Child processes do not inherit it.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -32,7 +32,7 @@ def held(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # nobody holds it any more
+            with suppress(OSError):  # the lock is released in any case
                 os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
@@ -44,9 +44,9 @@ def _own() -> dict[str, str | int]:
 
 
 def _holder(descriptor: int) -> str:
-    """Who wrote the file; earlier versions wrote nothing."""
+    """Read who holds the lock; earlier versions wrote nothing."""
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))
         return f"process {int(found['pid'])} on {found['host']}, since {found['since']}"
     except (OSError, ValueError, KeyError, TypeError):
-        return "it did not write down which"
+        return "it did not record its process number"

@@ -1,7 +1,7 @@
-"""Can a command write what it is asked to write? Checked before the work starts, not hours later.
+"""Checks that a command can write its output, before the work starts rather than hours later.
 
-Permission bits do not say enough: they allow the superuser everything, also on a file system that is read-only. So a
-nameless file is created for a moment where the output will be.
+Permission bits are not enough: they allow the superuser everything, even on a read-only file system. So a nameless file
+is created for a moment where the output will be.
 """
 
 import os
@@ -12,7 +12,7 @@ from carp.errors import ConfigError
 
 
 def check_output_folder(path: str | Path, option: str = "--out") -> None:
-    """Raise unless a folder can be made, or written into, at this path."""
+    """Raise unless a folder can be created, or written to, at this path."""
     folder = Path(path).expanduser()
     if _exists(folder, option) and not folder.is_dir():
         raise ConfigError(f"{folder} is a file: give a folder with {option}.")
@@ -20,7 +20,7 @@ def check_output_folder(path: str | Path, option: str = "--out") -> None:
 
 
 def check_output_file(path: str | Path, option: str = "--out") -> None:
-    """Raise unless a file can be made, or replaced, at this path."""
+    """Raise unless a file can be created, or replaced, at this path."""
     file = Path(path).expanduser()
     if _exists(file, option):
         if file.is_dir():
@@ -31,7 +31,7 @@ def check_output_file(path: str | Path, option: str = "--out") -> None:
 
 
 def _check_place(path: Path, folder: Path, option: str) -> None:
-    """Create and remove a file in the folder, or in the first one above that exists."""
+    """Create and remove a file in the folder, or in its nearest existing parent."""
     try:
         place = next(above for above in (folder.absolute(), *folder.absolute().parents) if above.exists())
         if not place.is_dir():

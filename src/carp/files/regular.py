@@ -1,7 +1,7 @@
-"""Open and read the files that a user names: regular files only, and none larger than expected.
+"""Open and read files that a user names: regular files only, up to an expected size.
 
-Opening a named pipe waits for a writer that may never come, and a device may never end. Every problem is an `OSError`
-whose `strerror` is the reason, so that callers handle it like a missing file.
+Opening a named pipe waits for a writer that may never come, and reading a device may never end. Every problem is an
+`OSError` whose `strerror` is the reason, so that callers handle it like a missing file.
 """
 
 import errno
@@ -22,17 +22,17 @@ _OTHER_KINDS = (
 # Without O_NONBLOCK, opening a pipe that took the place of a file after `stat` would wait for a writer
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _CHUNK = 1 << 24
-TEXT_BYTES = 64 << 20  # of a file of JSON or text that is read whole: more than any that CARP writes
+TEXT_BYTES = 64 << 20  # limit for JSON and text files that are read whole; larger than any that CARP writes
 
 
 def check_regular(path: str | Path) -> int:
-    """Raise an OSError unless the path leads to a regular file; return its size in bytes."""
+    """Raise an OSError unless the path is a regular file; return its size in bytes."""
     return _size(os.stat(path), path)  # noqa: PTH116 - a Path per image is slow
 
 
 def open_descriptor(path: str | Path) -> int:
-    """A file descriptor for reading, of a regular file. The caller closes it."""
-    check_regular(path)  # before opening: opening a device may already do something
+    """Open a regular file for reading and return its descriptor. The caller closes it."""
+    check_regular(path)  # before opening: opening a device may have side effects
     descriptor = os.open(path, _FLAGS)
     try:
         _size(os.fstat(descriptor), path)
@@ -43,12 +43,12 @@ def open_descriptor(path: str | Path) -> int:
 
 
 def open_regular(path: str | Path) -> BinaryIO:
-    """A regular file, opened for reading."""
+    """Open a regular file for reading."""
     return cast(BinaryIO, os.fdopen(open_descriptor(path), "rb"))
 
 
 def read_regular(path: str | Path, limit: int = TEXT_BYTES) -> bytes:
-    """All bytes of a regular file of at most `limit` bytes; a larger one is refused before anything is read."""
+    """Read all bytes of a regular file; one of more than `limit` bytes is rejected before anything is read."""
     descriptor = open_descriptor(path)
     try:
         size = os.fstat(descriptor).st_size
@@ -57,7 +57,7 @@ def read_regular(path: str | Path, limit: int = TEXT_BYTES) -> bytes:
         found = _read(descriptor, size + 1)
         if len(found) <= size:
             return found
-        parts = [found]  # it grew, or is one of those in /proc, which have no size
+        parts = [found]  # it grew, or it is in /proc, where files have no size
         while (total := sum(map(len, parts))) <= limit:
             if not (more := _read(descriptor, min(_CHUNK, limit + 1 - total))):
                 return b"".join(parts)
@@ -68,13 +68,13 @@ def read_regular(path: str | Path, limit: int = TEXT_BYTES) -> bytes:
 
 
 def read_text(path: str | Path, limit: int = TEXT_BYTES) -> str:
-    """The same as UTF-8 text; bytes that are none raise a `UnicodeDecodeError`."""
+    """Read a regular file as UTF-8 text; invalid bytes raise a `UnicodeDecodeError`."""
     return read_regular(path, limit).decode("utf-8-sig")
 
 
 def too_large(path: str | Path, size: int, limit: int) -> OSError:
-    """The error for a file of more bytes than expected."""
-    return OSError(errno.EFBIG, f"it has {in_bytes(size)}, more than the {in_bytes(limit)} that are read", str(path))
+    """Return the error for a file that is larger than expected."""
+    return OSError(errno.EFBIG, f"it has {in_bytes(size)}, more than the limit of {in_bytes(limit)}", str(path))
 
 
 def _size(state: os.stat_result, path: str | Path) -> int:
@@ -85,7 +85,7 @@ def _size(state: os.stat_result, path: str | Path) -> int:
 
 
 def _read(descriptor: int, count: int) -> bytes:
-    """Up to `count` bytes, fewer only at the end of the file: one call reads at most 2 GiB."""
+    """Read `count` bytes, or fewer at the end of the file; one system call reads at most 2 GiB."""
     found = os.read(descriptor, count)
     if len(found) == count or not found:
         return found

@@ -1,9 +1,8 @@
 """Checkpoints: versioned, atomic, checked, and safe to load.
 
-A checkpoint is a folder `step-00000123` with `tensors.safetensors` and `manifest.json`. It is written beside under
-a temporary name, synced, then renamed, so a folder of that name is complete. The manifest holds the SHA-256 of the
-tensors and of itself; a checkpoint that does not match is reported and the one before it is used. Nothing is
-unpickled.
+A checkpoint is a folder `step-00000123` with `tensors.safetensors` and `manifest.json`. It is written under a temporary
+name, synced, then renamed, so a folder of that name is complete. The manifest holds the SHA-256 of the tensors and of
+itself. A checkpoint that does not match is reported, and the one before it is used. Nothing is unpickled.
 """
 
 import json
@@ -27,7 +26,7 @@ _TENSORS, _MANIFEST = "tensors.safetensors", "manifest.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Named tensors and everything else as JSON."""
+    """Named tensors, and everything else as values for JSON."""
 
     step: int
     tensors: dict[str, Tensor]
@@ -57,18 +56,21 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
-            f"cannot write the checkpoint {final}: {reason}. The previous checkpoints are intact; make room or "
-            "fix the folder, then run the same command again."
+            f"cannot write the checkpoint {final}: {reason}. The previous checkpoints are intact; free some space or "
+            "fix the folder, then rerun the command."
         ) from error
     whole = list_checkpoints(folder)
     place = whole.index(final)
-    for unwanted in (*whole[: max(0, place + 1 - keep)], *whole[place + 1 :]):  # later ones were damaged: passed over
+    for unwanted in (
+        *whole[: max(0, place + 1 - keep)],
+        *whole[place + 1 :],
+    ):  # later ones are damaged and were skipped
         shutil.rmtree(unwanted, ignore_errors=True)
     return final
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """All complete checkpoints, oldest first."""
+    """List all complete checkpoints, oldest first."""
     return sorted(path for path in folder.glob("step-*") if path.is_dir())
 
 
@@ -93,7 +95,7 @@ def load(path: Path) -> Checkpoint:
 
 
 def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and a line for each damaged one that was passed over."""
+    """Return the newest whole checkpoint, and one line for each damaged one that was skipped."""
     problems: list[str] = []
     for path in reversed(list_checkpoints(folder)):
         try:

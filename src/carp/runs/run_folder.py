@@ -1,13 +1,13 @@
-"""The folder of a run: what it holds, whether it may be continued, and how to read it back.
+"""The folder of a run: what it contains, whether it may be continued, and how to read it.
 
 config.yaml      the resolved configuration
 run.json         command, versions, seed, git state, data
-metrics.jsonl    one line a measurement
+metrics.jsonl    one line per measurement
 threads.jsonl    one line per change of the number of threads
-quarantine.jsonl one line an image that could not be read, with the reason
+quarantine.jsonl one line per image that could not be read, with the reason
 checkpoints/     the newest few
-index/           where the images are (made again when it is missing)
-plots.png        at the end
+index/           cached positions of the images (rebuilt when missing)
+plots.png        curves, drawn at the end
 """
 
 import importlib.metadata
@@ -41,7 +41,7 @@ _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder that has been read."""
+    """A run folder that was opened."""
 
     folder: Path
     config: Config
@@ -53,11 +53,11 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        """Where the checkpoints lie."""
+        """The folder of the checkpoints."""
         return self.folder / "checkpoints"
 
     def newest(self) -> Checkpoint:
-        """The newest whole checkpoint."""
+        """Load the newest whole checkpoint."""
         checkpoint, problems = load_newest(self.checkpoints)
         if checkpoint is None:
             why = " ".join(problems) or "it has not written one yet."
@@ -68,18 +68,18 @@ class Run:
         return checkpoint
 
     def _refuse_changed_settings(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint knows the settings that it was trained with; config.yaml may be damaged or edited since."""
-        now, then = decisive(self.config), checkpoint.state.get("settings", {})  # runs of older versions: none
+        """Compare the settings that a checkpoint was trained with to config.yaml, which may have been edited since."""
+        now, then = decisive(self.config), checkpoint.state.get("settings", {})  # older versions stored none
         for key in now.keys() & then.keys():
             if now[key] != then[key]:
                 raise CheckpointError(
-                    f"{self.folder / 'config.yaml'} says {key}: {now[key]!r}, but the run was trained with "
-                    f"{then[key]!r}. Put that value back."
+                    f"{self.folder / 'config.yaml'} has {key}: {now[key]!r}, but the run was trained with "
+                    f"{then[key]!r}. Restore that value."
                 )
 
 
 def is_run(path: Path | str) -> bool:
-    """Whether a path is a run folder."""
+    """Return whether a path is a run folder."""
     return (Path(path) / "config.yaml").is_file()
 
 
@@ -90,7 +90,7 @@ def open_run(folder: Path | str) -> Run:
     if not config_path.is_file():
         what = "there is no folder or file" if not folder.exists() else "this is not a run folder (no config.yaml):"
         raise CheckpointError(
-            f"{what} {folder}. Give the --out folder of `carp train`; `carp weights` tells which files go in its place."
+            f"{what} {folder}. Give the --out folder of `carp train`, or a weights file that `carp weights` lists."
         )
     try:
         info = json.loads(read_text(info_path))
@@ -113,7 +113,7 @@ def config_of(folder: Path | None) -> Config | None:
 def prepare_run(folder: Path, config: Config, source: Source) -> Run:
     """Create a run folder, or check that an existing one belongs to this configuration and data.
 
-    A run that never wrote a checkpoint has nothing to lose and is begun anew.
+    A run without a checkpoint has nothing to lose and starts again.
     """
     if list_checkpoints(folder / "checkpoints"):
         run = open_run(folder)
@@ -137,7 +137,7 @@ def prepare_run(folder: Path, config: Config, source: Source) -> Run:
 
 
 def versions() -> dict[str, str]:
-    """What a result may depend on."""
+    """Return the versions of everything that a result may depend on."""
     packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
     return {"carp": __version__, "python": platform.python_version(), **packages}
 
@@ -145,11 +145,11 @@ def versions() -> dict[str, str]:
 def _refuse_other_settings(folder: Path, changed: dict[str, str]) -> None:
     if not changed:
         return
-    told = [key for key in changed if key in METRICS_KEYS]
-    why = f" {' and '.join(told)} must stay, so that metrics.jsonl is that of a run never interrupted." if told else ""
+    logged = [key for key in changed if key in METRICS_KEYS]
+    why = f" {' and '.join(logged)} must not change, because they decide the lines of metrics.jsonl." if logged else ""
     raise CheckpointError(
         f"{folder} belongs to a run with other settings ({'; '.join(f'{k}: {v}' for k, v in changed.items())}). "
-        f"Give another --out, or the same settings to continue it.{why}"
+        f"Use another --out, or the same settings to continue it.{why}"
     )
 
 
@@ -162,14 +162,14 @@ def _refuse_other_images(folder: Path, before: dict[str, Any], source: Source) -
     moved = f" (then {before['name']})" if before["name"] != source.name else ""
     raise CheckpointError(
         f"{folder} belongs to a run on other images: {source.name}{moved} has {count}. "
-        f"Put the images back as they were to continue, or give another --out to start a new run.{_bad_images(folder)}"
+        f"Restore the images to continue, or use another --out to start a new run.{_bad_images(folder)}"
     )
 
 
 def _bad_images(folder: Path) -> str:
-    """Where to look when images vanished or were damaged while the run went on."""
+    """Point to the list of images that vanished or were damaged during the run."""
     path = folder / QUARANTINE
-    return f" {path} lists images that could not be read while it went on." if path.exists() else ""
+    return f" {path} lists images that could not be read during the run." if path.exists() else ""
 
 
 @contextmanager
@@ -188,17 +188,17 @@ def held_run(folder: Path, config: Config, source: Source) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the run folder, so that a second process cannot train in it at the same time."""
+    """Lock the run folder, so that no second process trains in it at the same time."""
     is_run = (folder / "lock").exists() or (folder / "config.yaml").exists()
     if folder.is_file() or (folder.is_dir() and not is_run and any(folder.iterdir())):
-        raise CheckpointError(f"{folder} exists and is not a run folder. Give another --out.")
+        raise CheckpointError(f"{folder} exists and is not a run folder. Use another --out.")
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(held(folder / "lock"))
         except LockHeldError as holder:
             raise CheckpointError(
-                f"another process is training in {folder}: {holder}. Wait for it, end it, or give another --out."
+                f"another process is training in {folder}: {holder}. Wait for it, end it, or use another --out."
             ) from None
         except OSError as error:
             raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
@@ -206,9 +206,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _git_state() -> dict[str, str] | None:
-    """The commit of the working folder and whether it has changes; None outside a repository.
+    """Return the commit of the working folder and whether it has changes; None outside a repository.
 
-    Without git's optional lock: a run that is killed meanwhile, or has no room, would leave it behind.
+    Without git's optional lock, which a run that is killed or out of disk space would leave behind.
     """
     try:
         commit, changes = (

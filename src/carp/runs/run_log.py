@@ -1,7 +1,7 @@
 """`metrics.jsonl`: one JSON object per line, the same bytes for the same run however often it was interrupted.
 
-Whatever depends on the clock stays out of it. A checkpoint remembers the length and the checksum of the file; a
-continued run cuts the file there and writes the same lines again. Lines that were lost or changed are reported.
+Nothing in it depends on the clock. A checkpoint records the length and the checksum of the file; a continued run
+truncates the file to that length and writes the same lines again. Lines that were lost or changed are reported.
 """
 
 import json
@@ -23,7 +23,7 @@ def _as_python_warning(message: str) -> None:
 
 
 class RunLog:
-    """Appends metrics to the file, and to TensorBoard if asked."""
+    """Appends metrics to the file and, if enabled, to TensorBoard."""
 
     def __init__(
         self,
@@ -34,15 +34,15 @@ class RunLog:
         tensorboard: bool = False,
         warn: Warn = _as_python_warning,
     ) -> None:
-        """`length` and `checksum` are those that the checkpoint remembers; older ones have no checksum."""
+        """`length` and `checksum` are those in the checkpoint; checkpoints of older versions have no checksum."""
         self.path = folder / "metrics.jsonl"
-        with _telling_why(self.path):
+        with _explained(self.path):
             self._cut(length, checksum, warn)
             self._file = self.path.open("a", buffering=1)
         self._board = _open_tensorboard(folder / "tensorboard") if tensorboard else None
 
     def _cut(self, length: int, checksum: int | None, warn: Warn) -> None:
-        """Shorten the file to `length`, where a line must end; say what is lost if that many bytes are not there."""
+        """Truncate the file to `length`, where a line must end; warn if it is shorter or was changed."""
         try:
             content = self.path.read_bytes()[:length]
         except FileNotFoundError:
@@ -52,13 +52,13 @@ class RunLog:
             what = "was cut or changed" if content else "is missing or empty"
             after = f"after step {steps[-1]} " if (steps := _steps(kept)) else ""
             warn(
-                f"{self.path} {what}: it has {len(kept):,} of the {length:,} bytes that the checkpoint counted. The "
-                f"lines {after}up to the checkpoint are lost, also for plots.png; later ones are added."
+                f"{self.path} {what}: it has {len(kept):,} of the {length:,} bytes that the checkpoint recorded. The "
+                f"lines {after}up to the checkpoint are lost, also for plots.png; later lines are appended."
             )
         self.checksum = zlib.crc32(kept)
         if len(kept) == length and checksum is not None and self.checksum != checksum:
             warn(
-                f"{self.path} was changed since the checkpoint: its lines up to there may be wrong, also in plots.png. "
+                f"{self.path} was changed since the checkpoint: its lines up to then may be wrong, also in plots.png. "
                 "The weights are not affected."
             )
         self.path.touch()
@@ -67,7 +67,7 @@ class RunLog:
     def write(self, step: int, values: Mapping[str, Any]) -> None:
         """Append one line."""
         line = json.dumps({"step": step, **values}) + "\n"
-        with _telling_why(self.path):
+        with _explained(self.path):
             self._file.write(line)
         self.checksum = zlib.crc32(line.encode(), self.checksum)
         if self._board is not None:
@@ -76,21 +76,21 @@ class RunLog:
                     self._board.add_scalar(name, value, step)
 
     def sync(self) -> int:
-        """Bring all lines to the disk and return the file's length in bytes."""
-        with _telling_why(self.path):
+        """Flush all lines to disk and return the length of the file in bytes."""
+        with _explained(self.path):
             self._file.flush()
             os.fsync(self._file.fileno())
             return self.path.stat().st_size
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the file and the TensorBoard writer."""
         self._file.close()
         if self._board is not None:
             self._board.close()
 
 
 class SilentLog(RunLog):
-    """Writes nothing: of several processes that share a run only one does."""
+    """Writes nothing, for all processes of a run but the first."""
 
     def __init__(self, folder: Path, **_: Any) -> None:
         self.path = folder / "metrics.jsonl"
@@ -108,18 +108,18 @@ class SilentLog(RunLog):
 
 
 @contextmanager
-def _telling_why(path: Path) -> Iterator[None]:
+def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {path}: {error.strerror}. The checkpoints are intact; make room, then run the same "
-            "command again."
+            f"cannot write {path}: {error.strerror}. The checkpoints are intact; free some space, then rerun "
+            "the command."
         ) from error
 
 
 def read_metrics(path: Path, warn: Warn = _as_python_warning) -> list[dict[str, Any]]:
-    """All lines of a metrics file; a damaged one, such as the last line of a killed run, is left out with a warning."""
+    """Read a metrics file; damaged lines, such as the last line of a killed run, are skipped with a warning."""
     found, damaged = [], []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if (read := _read_line(line)) is None:
@@ -128,7 +128,7 @@ def read_metrics(path: Path, warn: Warn = _as_python_warning) -> list[dict[str, 
             found.append(read)
     if damaged:
         warn(
-            f"{path}: line {damaged[0]} is not a JSON object with a step and is left out"
+            f"{path}: line {damaged[0]} is not a JSON object with a step and is skipped"
             f"{f', and {len(damaged) - 1} more' if len(damaged) > 1 else ''}."
         )
     return found

@@ -12,15 +12,15 @@ T = TypeVar("T")
 
 
 class _StoppedWaitingError(KeyboardInterrupt):
-    """A signal arrived while nothing was in progress. Not an `Exception`: nobody on the way may handle it."""
+    """A signal arrived while nothing was in progress. Not an `Exception`, so that no caller in between handles it."""
 
 
 class StopSignal:
-    """Catches SIGTERM and SIGINT; the second one acts at once, as if nobody had caught the first.
+    """Catches SIGTERM and SIGINT; a second signal acts at once, as if the first had not been caught.
 
-    Not so where several processes share a run: Ctrl-C reaches them from the terminal and again from torchrun, which
-    itself ends those that take too long. SIGUSR1 and SIGUSR2 are caught where somebody else does: that is how submitit
-    learns of a time limit, and it may wait until the run is saved (runs/cluster.py).
+    Several processes that share a run ignore the second signal: Ctrl-C reaches them from the terminal and again from
+    torchrun, which kills those that take too long. SIGUSR1 and SIGUSR2 are caught only if a handler is installed:
+    submitit uses them for time limits, and its handler runs after the run is saved (runs/cluster.py).
     """
 
     def __init__(self) -> None:
@@ -41,9 +41,9 @@ class StopSignal:
             signal.signal(number, handler)
 
     def until_signal(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items until a signal arrives while the next one is waited for, which may take long.
+        """Yield the items until a signal arrives while the next one is awaited, which may take long.
 
-        Where several processes share a run they stop together, after a step.
+        Several processes that share a run stop together, after a step.
         """
         iterator = iter(items)
         while True:

@@ -1,4 +1,4 @@
-"""What a run remembers about its start, so that it is judged by what has changed since. Part of every checkpoint."""
+"""The measurements at the start of a run, so that it is judged by what has changed since. Part of every checkpoint."""
 
 import math
 from dataclasses import fields
@@ -12,11 +12,11 @@ from carp.training.health import Diagnosis, Health, Knn, Progress, Verdict, diag
 
 _SAMPLE = 4096  # weights per tensor
 _RECENT = 3  # measurements that are averaged
-_SMALLEST_ERROR = 1e-3  # of agreement: where it is perfect from the start, chance seems to play no part
+_SMALLEST_ERROR = 1e-3  # of agreement: its estimate is 0 where agreement is perfect from the start
 
 
 class Course:
-    """The first measurement, k-NN where there are labels, and the verdicts that follow from them."""
+    """Keeps the first measurement and k-NN accuracies, and derives verdicts from them."""
 
     def __init__(self, untrained: nn.Module) -> None:
         """`untrained` is the encoder before its first step; afterwards it may be trained or loaded."""
@@ -29,7 +29,7 @@ class Course:
         self.progress = Progress(0, None, 0.0, 0.0)
 
     def judge(self, step: int, health: Health) -> Diagnosis:
-        """The verdict on a run after `step` steps."""
+        """Judge a run after `step` steps."""
         if step <= 1:
             self.start = health
         else:
@@ -45,7 +45,7 @@ class Course:
         return float((_sample(self._encoder) - self._weights).norm() / self._weights.norm())
 
     def _gain(self) -> float:
-        """One batch differs from the next, so the mean of the last measurements is compared with the start."""
+        """Compare the mean of the last measurements with the start, as single batches vary."""
         if self.start is None or not self.recent:
             return 0.0
         values, errors = zip(*self.recent, strict=True)
@@ -58,7 +58,7 @@ class Course:
         return Knn(max(self.knn.values()), self.baselines["knn_untrained"], self.baselines["knn_raw_pixels"])
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint. The weights at the start are left out, as the seed gives them again."""
+        """Return what a checkpoint needs. The initial weights are left out, as the seed reproduces them."""
         return {
             "collapsed_in_a_row": self.collapsed_in_a_row,
             "health_at_start": self.start.as_dict() if self.start else None,
@@ -68,7 +68,7 @@ class Course:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Put back what `state` returned; an older version's checkpoint has less of it."""
+        """Restore what `state` returned; checkpoints of older versions contain less."""
         self.collapsed_in_a_row = state["collapsed_in_a_row"]
         start = state.get("health_at_start") or {}
         known = start.keys() == {field.name for field in fields(Health)}
@@ -79,6 +79,6 @@ class Course:
 
 @torch.no_grad()
 def _sample(encoder: nn.Module) -> Tensor:
-    """Some weights of every matrix and filter, evenly spaced."""
+    """Sample evenly spaced weights of every matrix and filter."""
     weights = [p.detach().reshape(-1) for p in encoder.parameters() if p.ndim > 1]
     return torch.cat([w[:: max(1, len(w) // _SAMPLE)].float() for w in weights])

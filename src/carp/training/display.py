@@ -38,7 +38,7 @@ class TrainingProgress(Protocol):
 
 
 class TrainingDisplay(Display):
-    """Shows a run beside the messages of its command."""
+    """A display that also shows the steps, the health and the k-NN accuracy of a run."""
 
     def health(self, step: int, diagnosis: Diagnosis) -> None:
         """Print a verdict."""
@@ -60,7 +60,7 @@ class TrainingDisplay(Display):
 
 
 class _Rate:
-    """Images per second over the last steps; None until two of them can be compared."""
+    """Images per second over the last steps; None before the second step."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=_STEPS_OF_RATE)
@@ -72,7 +72,7 @@ class _Rate:
 
 
 class _Bar:
-    """Two lines: how far and how fast; then what the loss does."""
+    """Two lines: progress and speed, then the loss."""
 
     def __init__(self, bar: Progress, details: Text, first_step: int, last_step: int) -> None:
         self._bar, self._details, self._rate, self._knn = bar, details, _Rate(), ""
@@ -121,5 +121,5 @@ def _describe_knn(accuracies: dict[str, float], baselines: dict[str, float]) -> 
 
 
 def _percentages(accuracies: dict[str, float]) -> str:
-    """Names as in metrics.jsonl, such as `knn_raw_pixels`, and their values."""
+    """Format accuracies; their names are those in metrics.jsonl, such as `knn_raw_pixels`."""
     return ", ".join(f"{n.removeprefix('knn_').replace('_', ' ')} {v:.1%}" for n, v in accuracies.items())

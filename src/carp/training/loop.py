@@ -1,4 +1,4 @@
-"""The loop around the step: continue where the run was, log, watch its health, save, stop when asked."""
+"""A run in progress: resume, train, log, validate, diagnose, save."""
 
 import json
 from pathlib import Path
@@ -31,20 +31,20 @@ from carp.training.step import Stepper, StepResult
 
 
 class Validate(Protocol):
-    """k-NN with labelled images, by name."""
+    """Measures k-NN accuracy on labelled images."""
 
     def __call__(self, model: Carp) -> dict[str, float]:
-        """Of student and teacher."""
+        """Return the accuracies of student and teacher, by name."""
 
     def baselines(self, untrained: Carp) -> dict[str, float]:
-        """Of raw pixels and of the model before its first step."""
+        """Return the accuracies of raw pixels and of the model before its first step, by name."""
 
 
-_PATIENCE = 3  # measurements in a row that must say "collapsed" before `on_collapse: stop` stops
+_PATIENCE = 3  # consecutive "collapsed" measurements before `on_collapse: stop` stops the run
 
 
 def build_model(config: Config, device: torch.device) -> Carp:
-    """A model with the initial weights of the configuration's seed."""
+    """Build a model with the initial weights that the seed decides."""
     torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
     model = Carp(config, shard_seeds=[seed_of(config.seed, Purpose.WEIGHTS, 1 + s) for s in own_shards(config)])
     if config.sync_batch_norm:
@@ -69,7 +69,7 @@ class Training:
         self.step = 0
         self.course = Course(self.model.student.encoder)
         self.diagnosis: Diagnosis | None = None
-        self.shown = Verdict.TOO_EARLY  # the last verdict on the screen
+        self.shown = Verdict.TOO_EARLY  # the last verdict that was printed
         saved = self._continue()
         self.threads = self._run_threads(saved.get("torch_threads"))
         self.log = (RunLog if distributed.is_first() else SilentLog)(
@@ -171,7 +171,7 @@ class Training:
         return point.state
 
     def _run_threads(self, recorded: int | None) -> RunThreads:
-        """The number of threads of every step: as set, as the user's environment says, or the best one here."""
+        """Choose the number of threads: the setting, the environment variable, or the fastest on this machine."""
         fixed = self.config.threads if isinstance(self.config.threads, int) else None
         if fixed is None and (distributed.world_size() > 1 or not is_tunable(self.device)):
             fixed = torch.get_num_threads()
@@ -216,7 +216,7 @@ class Training:
             self.display.health(self.step, found)
 
     def _measure_baselines(self, validate: Validate) -> None:
-        """What the run has to beat, once. A run that an older version began is not at step 0 any more."""
+        """Measure once what the run has to beat. A run that an older version started may be past step 0."""
         untrained = self.model if self.step == 0 else build_model(self.config, self.device)
         self.course.baselines = validate.baselines(untrained)
         self.log.write(self.step, {"epoch": 0, **self.course.baselines})
@@ -236,14 +236,14 @@ class Training:
     def _stop_if_collapsed(self) -> None:
         if self.config.on_collapse != "stop":
             return
-        # Other hardware may round to another verdict
+        # Processes on different hardware may round to different verdicts
         (in_a_row,) = distributed.all_reduce_max([self.course.collapsed_in_a_row])
         if in_a_row >= _PATIENCE:
             self.save()
             raise CollapseError(f"stopped at step {self.step}, {self.diagnosis} (on_collapse: stop)")
 
     def _post_mortem(self, batch: Batch, result: StepResult) -> None:
-        """Write down what was not finite, and raise. The step was not applied."""
+        """Write a report of what was not finite, and raise. The step was not applied."""
         bad = [
             name
             for name, p in self.model.named_parameters()
@@ -266,6 +266,6 @@ class Training:
             write_atomic(path, json.dumps(report, indent=1))
         what = "the loss" if repr(result.loss) in {"nan", "inf", "-inf"} else "the gradient"
         raise NonFiniteError(
-            f"{what} is not finite at step {batch.step}: the step was not applied, and {path} tells what was "
-            "found. Lower lr, add warmup_epochs, set clip_gradient, or use precision=fp32."
+            f"{what} is not finite at step {batch.step}: the step was not applied, and {path} has the details. "
+            "Lower lr, add warmup_epochs, set clip_gradient, or use precision=fp32."
         )

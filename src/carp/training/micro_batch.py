@@ -1,4 +1,4 @@
-"""Micro-batches: what they are of a batch, and `micro_batch: auto`, the largest whose step fits into memory."""
+"""Division of a batch into micro-batches, and `micro_batch: auto`, the largest that fits into memory."""
 
 import torch
 
@@ -12,9 +12,9 @@ from carp.training.planning.memory_check import ROOM, memory_for_training
 
 
 def choose_micro_batch(config: Config, device: torch.device) -> int | None:
-    """The batch divided by 1, 2, 4, … until its step fits; None when it fits undivided.
+    """Divide the batch by 1, 2, 4, … until its step fits; None if it fits undivided.
 
-    When nothing fits this is the smallest: the estimate may be wrong, and the system will tell.
+    If nothing fits, return the smallest size: the estimate may be wrong, and an allocation fails if it is not.
     """
     batch = distributed.largest_share(config.batch_size)
     limit = ROOM * memory_for_training(device)
@@ -28,7 +28,7 @@ def choose_micro_batch(config: Config, device: torch.device) -> int | None:
 
 
 def divide(batch: Batch, micro_batch: int | None) -> list[MicroBatch]:
-    """A batch in micro-batches of at most `micro_batch` images; several processes make the same number of them."""
+    """Divide a batch into micro-batches of at most `micro_batch` images, equally many in every process."""
     size = micro_batch or batch.num_images
     world = distributed.world_size()
     if world == 1:
@@ -42,7 +42,7 @@ def divide(batch: Batch, micro_batch: int | None) -> list[MicroBatch]:
 
 
 def check_division(config: Config) -> None:
-    """Raise when a process would have no image, or batch norm a single one."""
+    """Raise if a process would get no image, or batch norm a single one."""
     world, batch = distributed.world_size(), config.batch_size
     if world == 1:
         return
@@ -55,7 +55,7 @@ def check_division(config: Config) -> None:
     number = _number(batch, config.micro_batch or batch)
     if not config.sync_batch_norm and _size(batch // world, number, number - 1) < 2:
         raise ConfigError(
-            f"a process would have a single image at a time, which batch norm cannot take: batch_size={batch}, "
+            f"a process would get a single image at a time, which batch norm cannot take: batch_size={batch}, "
             f"micro_batch={config.micro_batch}, {world} processes. Set sync_batch_norm=true, or raise batch_size."
         )
 
@@ -65,5 +65,5 @@ def _number(images: int, size: int) -> int:
 
 
 def _size(images: int, number: int, which: int) -> int:
-    """Images of one of `number` parts, as `torch.tensor_split` makes them."""
+    """Number of images in one of `number` parts, as `torch.tensor_split` makes them."""
     return images // number + (which < images % number)

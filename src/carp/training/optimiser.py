@@ -16,7 +16,7 @@ from carp.model.assigner import Assigner
 
 
 class LARS(Optimizer):
-    """SGD with momentum whose step per tensor is in proportion to the tensor's own norm (You et al., 2017).
+    """SGD with momentum whose step for each tensor is proportional to the norm of that tensor (You et al., 2017).
 
     u = g + λp; u ← u · trust · ‖p‖ / ‖u‖; m ← μm + u; p ← p − lr · m. Groups with `adapt=False` skip the second
     step. All tensors of a group move in a few multi-tensor operations.
@@ -55,7 +55,7 @@ class LARS(Optimizer):
         if group["adapt"]:
             p_norms = torch.stack(torch._foreach_norm(params))
             u_norms = torch.stack(torch._foreach_norm(updates))
-            if group["sharded"]:  # each process has a part of the tensor
+            if group["sharded"]:  # each process holds part of the tensor
                 squares = torch.stack([p_norms, u_norms]).square_()
                 distributed.all_reduce_sum([squares])
                 p_norms, u_norms = squares.sqrt_()
@@ -72,14 +72,14 @@ class LARS(Optimizer):
 
 
 def build_optimiser(module: nn.Module, config: OptimisationSettings) -> Optimizer:
-    """The optimiser of the configuration over all trainable parameters of a module."""
+    """Build the optimiser for all trainable parameters of a module."""
     prototypes = [p for part in module.modules() if isinstance(part, Assigner) for p in part.parameters()]
     known = {id(p) for p in prototypes}
     rest = [p for p in module.parameters() if p.requires_grad and id(p) not in known]
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in rest if p.ndim > 1], "decayed": True, "pace": 1.0},
-        {"params": [p for p in rest if p.ndim <= 1], "decayed": False, "pace": 1.0},
-        {"params": [p for p in prototypes if p.requires_grad], "decayed": True, "pace": config.prototype_lr},
+        {"params": [p for p in rest if p.ndim > 1], "decayed": True, "lr_factor": 1.0},
+        {"params": [p for p in rest if p.ndim <= 1], "decayed": False, "lr_factor": 1.0},
+        {"params": [p for p in prototypes if p.requires_grad], "decayed": True, "lr_factor": config.prototype_lr},
     ]
     lr = config.base_lr
     if config.optimiser == "adamw":
@@ -92,14 +92,14 @@ def build_optimiser(module: nn.Module, config: OptimisationSettings) -> Optimize
 
 
 def set_hyperparameters(optimiser: Optimizer, *, lr: float, weight_decay: float) -> None:
-    """Put the step's learning rate into all groups, at their pace, and its weight decay into the decayed ones."""
+    """Set the learning rate of all groups, times their `lr_factor`, and the weight decay of the decayed groups."""
     for group in optimiser.param_groups:
-        group["lr"] = lr * group["pace"]
+        group["lr"] = lr * group["lr_factor"]
         group["weight_decay"] = weight_decay if group["decayed"] else 0.0
 
 
 def optimiser_tensors(optimiser: Optimizer, module: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's state as named tensors: `<parameter>/<slot>`."""
+    """Return the optimiser's state as named tensors: `<parameter>/<slot>`."""
     return {
         f"{name}/{slot}": value
         for name, parameter in module.named_parameters()
@@ -109,7 +109,7 @@ def optimiser_tensors(optimiser: Optimizer, module: nn.Module) -> dict[str, Tens
 
 
 def load_optimiser_tensors(optimiser: Optimizer, module: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimiser_tensors` returned, in each parameter's own memory layout."""
+    """Restore what `optimiser_tensors` returned, in each parameter's own memory layout."""
     parameters = dict(module.named_parameters())
     for key, value in tensors.items():
         name, slot = key.rsplit("/", 1)

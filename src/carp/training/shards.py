@@ -1,11 +1,11 @@
-"""Prototypes in shards: who holds which, what blocks are drawn from them, and how they mix.
+"""Prototypes in shards: which process holds which, how blocks are drawn inside them, and how they mix.
 
-A shard is K / S consecutive prototypes. How many shards there are is a setting; how many processes hold them is not:
-one process that holds all of them computes what S processes with one each do. Blocks are drawn inside shards. So that
-the same prototypes do not compete for ever, shards exchange some of theirs every `exchange_steps`: rows change places
-with everything that belongs to them, so there is nothing more to remember than where they are.
+A shard is K / S consecutive prototypes. The number of shards is a setting; the number of processes that hold them is
+not: one process that holds all shards computes the same as S processes with one shard each. Blocks are drawn inside
+shards. So that the same prototypes do not compete for ever, shards exchange some of them every `exchange_steps`. Rows
+move together with their teacher and their moments, so that an exchange leaves no state behind.
 
-Shapes: K prototypes, D embedding, P blocks, N prototypes in a block, M rows that move.
+Shapes: K prototypes, D embedding, P blocks, N prototypes in a block, M moving rows.
 """
 
 from dataclasses import replace
@@ -28,14 +28,14 @@ _PROTOTYPES = "assigner.directions_KD"
 
 
 def own_shards(config: HeadSettings) -> range:
-    """The shards that this process holds; none when all processes hold all prototypes."""
+    """Return the shards that this process holds; none if every process holds all prototypes."""
     if config.shards == 1:
         return range(0)
     return range(*distributed.share(config.shards, distributed.rank()))
 
 
 def partition_inside_shards(config: OptimisationSettings, step: int) -> Tensor:
-    """The blocks of own shards, [P, N]; indices count from the first prototype that is held."""
+    """Draw the blocks of this process's shards, [P, N]; indices count from the first prototype that it holds."""
     size = config.num_prototypes // config.shards
     blocks = []
     for place, shard in enumerate(own_shards(config)):
@@ -45,7 +45,7 @@ def partition_inside_shards(config: OptimisationSettings, step: int) -> Tensor:
 
 
 def exchange(model: Carp, optimiser: Optimizer, config: OptimisationSettings, step: int) -> None:
-    """After every `exchange_steps` steps, let prototypes change shards together with their teachers and moments."""
+    """After every `exchange_steps` steps, move prototypes between shards together with their teachers and moments."""
     if config.shards == 1 or config.partition == "fixed" or (step + 1) % config.exchange_steps:
         return
     places_M, origins_M = moves(config, step)
@@ -58,9 +58,9 @@ def exchange(model: Carp, optimiser: Optimizer, config: OptimisationSettings, st
 
 
 def moves(config: OptimisationSettings, step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which rows move at a step: those at `origins_M` go to `places_M`, a function of (seed, step) alone.
+    """Return which rows move at a step: those at `origins_M` go to `places_M`, a function of (seed, step) alone.
 
-    Every shard gives a random part of its rows to the shard some places further, and another distance next time.
+    Every shard gives random rows to the shard at a distance that changes from one exchange to the next.
     """
     shards, size = config.shards, config.num_prototypes // config.shards
     leaving = max(1, int(config.exchange_share * size))
@@ -74,7 +74,7 @@ def moves(config: OptimisationSettings, step: int) -> tuple[NDArray[np.int64], N
 
 
 def _move(rows_KD: Tensor, places_M: NDArray[np.int64], origins_M: NDArray[np.int64]) -> None:
-    """Carry rows to their new places, in this process or in another one. Every process holds as many rows."""
+    """Move rows to their new places, in this process or in another. All processes hold equally many rows."""
     held, me, world = len(rows_KD), distributed.rank(), distributed.world_size()
     receiver_M, sender_M = places_M // held, origins_M // held
     sent, received = np.flatnonzero(sender_M == me), np.flatnonzero(receiver_M == me)
@@ -90,14 +90,14 @@ def _move(rows_KD: Tensor, places_M: NDArray[np.int64], origins_M: NDArray[np.in
 
 
 def all_rows(tensors: dict[str, Tensor], config: HeadSettings) -> dict[str, Tensor]:
-    """Tensors for a checkpoint: the first process gets the prototypes of all, so that any number can continue."""
+    """Gather the prototypes of all processes in the first, so that any number of processes can resume."""
     if config.shards == 1 or distributed.world_size() == 1:
         return tensors
     return {name: distributed.gather_rows(t.detach().cpu()) if _has_rows(name, t) else t for name, t in tensors.items()}
 
 
 def own_rows(tensors: dict[str, Tensor], config: HeadSettings) -> dict[str, Tensor]:
-    """The other way: of the prototypes of a checkpoint those that this process holds."""
+    """Select this process's prototypes from those of a checkpoint, the reverse of `all_rows`."""
     if config.shards == 1 or distributed.world_size() == 1:
         return tensors
     own = slice(*distributed.share(config.num_prototypes, distributed.rank()))
@@ -109,7 +109,7 @@ def _has_rows(name: str, tensor: Tensor) -> bool:
 
 
 def mean_over_shards(health: Health) -> Health:
-    """What was measured on own prototypes, as a mean over all; twins are looked for among own prototypes only."""
+    """Average measurements over the shards; duplicate prototypes are searched inside each process's own only."""
     shares = torch.tensor([health.prototypes_used, health.duplicate_prototypes], dtype=torch.float64)
     distributed.all_reduce_sum([shares])
     used, duplicate = cast(list[float], (shares / distributed.world_size()).tolist())

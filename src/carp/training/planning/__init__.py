@@ -1,1 +1,1 @@
-"""What a run will need before it starts: memory, time, and settings that fit."""
+"""Before a run starts: its memory and time, and settings that fit."""

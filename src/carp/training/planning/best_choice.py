@@ -1,7 +1,7 @@
-"""What to change when a run would take too long on the machine at hand: smaller views, then fewer epochs.
+"""Settings to change when a run would take too long on this machine: smaller views, then fewer epochs.
 
-The cost of a step falls with the area of the views, so smaller views buy more epochs in the same time. The choice is
-the largest size at which enough epochs fit into the limit, timed with real steps.
+The cost of a step falls with the area of the views, so smaller views allow more epochs in the same time. The choice is
+the largest size at which enough epochs fit into the limit, measured with real steps.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from carp.images.loading.loader import make_loader
 from carp.images.source import Source
 from carp.training.planning.timing import time_steps
 
-LIMIT = 3600.0  # seconds: about what people wait for a first result
+LIMIT = 3600.0  # seconds that people accept for a first result
 _SIZES = (224, 160, 112, 80, SMALL_IMAGE)
 _ENOUGH = 20  # epochs; as few as `auto` ever chooses
 _SECONDS = 6.0  # to time one size
@@ -21,7 +21,7 @@ _SECONDS = 6.0  # to time one size
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings to add to the command, and how long the run then takes; none when it is short enough as it is."""
+    """Settings to add to the command, and the resulting time; no settings if the run is short enough without."""
 
     settings: tuple[str, ...]
     fastest: float
@@ -29,7 +29,7 @@ class Choice:
 
 
 def best_choice(config: Config, source: Source, device: torch.device, seconds: float) -> Choice:
-    """The largest views, then the most epochs, that fit into the limit; `seconds` is the run's time as it is."""
+    """Choose the largest views, then the most epochs, that fit into the limit; `seconds` is the present time."""
     if seconds <= LIMIT:
         return Choice((), seconds, seconds)
     enough = min(_ENOUGH, config.epochs)
@@ -50,7 +50,7 @@ def best_choice(config: Config, source: Source, device: torch.device, seconds: f
 
 
 def _with_size(config: Config, size: int) -> tuple[Config, tuple[str, ...]]:
-    """The configuration with global views of `size`, local ones in proportion, and the settings that say so."""
+    """Return the configuration with global views of `size` and proportional local views, and the changed settings."""
     if size == config.global_size:
         return config, ()
     values: dict[str, object] = {"global_size": size}

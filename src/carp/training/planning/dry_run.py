@@ -73,7 +73,7 @@ def _cores(config: Config, device: torch.device) -> str:
 
 
 def _stem(config: Config, needs: Estimate) -> str:
-    """Which first layers are used, and why."""
+    """Describe the first layers, and why they are used."""
     size = f"global_size {config.global_size}"
     if needs.small_stem:
         small = f"small (3×3, stride {config.stem_stride}, no pooling)"
@@ -87,7 +87,7 @@ def _stem(config: Config, needs: Estimate) -> str:
 
 
 def _time(config: Config, source: Source, device: torch.device, steps: int) -> Iterator[str]:
-    """How long the run will take, and what to choose when that is long."""
+    """Measure how long the run will take, and suggest settings if that is long."""
     try:
         with pixel_limit(config.max_image_pixels):
             timing = time_steps(config, source, device)

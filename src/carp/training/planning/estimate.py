@@ -1,7 +1,7 @@
-"""What a run will need, before it starts: parameters and memory.
+"""Parameters and memory of a run, estimated before it starts.
 
-Activations are counted, not guessed: the student runs on the meta device, which computes shapes only, while every
-tensor that autograd keeps for the backward pass is added up.
+Activations are counted, not guessed: the student runs on the meta device, which computes shapes only, and the sizes of
+all tensors that autograd keeps for the backward pass are summed.
 """
 
 from dataclasses import dataclass
@@ -20,27 +20,27 @@ _FLOAT = 4
 
 @dataclass(frozen=True)
 class Estimate:
-    """Counts and bytes."""
+    """Numbers of parameters and bytes of memory."""
 
     encoder_parameters: int
     projector_parameters: int
     prototype_parameters: int
     weights_bytes: int  # student, teacher, gradients, optimiser state
     activation_bytes: int  # kept for the backward pass of one micro-batch
-    head_bytes: int  # what the walk over the partition holds
+    head_bytes: int  # buffers of the pass over the partition
     small_stem: bool  # whether the encoder's own stem was replaced
 
     @property
     def total_bytes(self) -> int:
-        """The peak, without the data loader and the libraries themselves."""
+        """Peak memory, without the data loader and the libraries themselves."""
         return self.weights_bytes + self.activation_bytes + self.head_bytes
 
 
 def estimate(config: Config) -> Estimate:
-    """Estimate the memory of training with a configuration; of several processes, that of one."""
+    """Estimate the memory that one process needs for training."""
     with torch.device("meta"):
         branch = Branch(config)
-    held = distributed.world_size() if config.shards > 1 else 1  # each process has its share of the prototypes
+    held = distributed.world_size() if config.shards > 1 else 1  # each process holds its share of the prototypes
     counts = _count(branch.encoder), _count(branch.projector), _count(branch.assigner) // held
     copies = 2 + (not config.siamese) + (2 if config.optimiser == "adamw" else 1)
     share = distributed.largest_share(config.batch_size)
@@ -58,7 +58,7 @@ def estimate(config: Config) -> Estimate:
 
 
 def _head(config: Config, batch: int, held: int) -> int:
-    """A chunk of logits three times, embeddings and unit-length prototypes of both branches, and their gradients."""
+    """Bytes of three chunks of logits, of embeddings and unit-length prototypes of both branches, and of gradients."""
     views, size = 4 + config.local_views, max(2, config.block_size)
     chunk = views * batch * size * blocks_per_chunk(views, batch, size)
     embeddings = 2 * views * batch * config.embedding
@@ -66,7 +66,7 @@ def _head(config: Config, batch: int, held: int) -> int:
 
 
 def _kept_for_backward(branch: Branch, size: int, batch: int) -> int:
-    """Bytes that autograd keeps for one view of a batch; measured at two images, as it grows in proportion."""
+    """Bytes that autograd keeps for one view of a batch, scaled from two images."""
     kept: dict[tuple[int, int], int] = {}
     weights = {id(p.untyped_storage()) for p in branch.parameters()}
 
@@ -77,11 +77,11 @@ def _kept_for_backward(branch: Branch, size: int, batch: int) -> int:
         alive.append(tensor)
         return tensor
 
-    alive: list[Tensor] = []  # so that no id is used twice
+    alive: list[Tensor] = []  # keeps ids unique
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         try:
             branch(torch.empty(2, 3, size, size, device="meta"))
-        except Exception as error:  # what encoders raise depends on the encoder
+        except Exception as error:  # any exception, depending on the encoder
             reason = " ".join(str(error).split())
             raise ModelError(f"the encoder cannot take images of {size} × {size} pixels: {reason}") from error
     return sum(kept.values()) * batch // 2

@@ -1,4 +1,4 @@
-"""Does a run fit into memory? If not, which setting is to blame, and which value fits."""
+"""Whether a run fits into memory and, if not, which settings would make it fit."""
 
 import torch
 
@@ -9,7 +9,7 @@ from carp.console.quantities import in_bytes
 from carp.errors import ConfigError
 from carp.training.planning.estimate import Estimate, estimate
 
-# The least that advice lowers a setting to; where two save about the same, the earlier one is named.
+# The lowest value that advice suggests; if two settings save about the same, the earlier one is suggested.
 # micro_batch comes first because it changes no result.
 _LEAST = {
     "micro_batch": 2,
@@ -28,18 +28,18 @@ _AS_GOOD = 0.95  # of the most that any setting saves
 
 
 def memory_for_training(device: torch.device) -> int:
-    """Bytes that this process may take on the device: processes on the same CPU share its memory."""
+    """Bytes that this process may use on the device; processes on one machine share its memory."""
     return available_memory(device) // (distributed.processes_here() if device.type == "cpu" else 1)
 
 
 def check_memory(config: Config, device: torch.device) -> None:
-    """Raise unless a run fits into the free memory, as far as an estimate can say."""
+    """Raise unless the estimated memory of a run is free."""
     if problem := memory_problem(config, estimate(config), memory_for_training(device)):
         raise ConfigError(problem)
 
 
 def memory_problem(config: Config, needs: Estimate, free: int) -> str | None:
-    """A line that says what does not fit and what would; None if all fits."""
+    """Describe what does not fit and which settings would; None if everything fits."""
     if needs.total_bytes <= free:
         return None
     need = f"training needs about {in_bytes(needs.total_bytes)} of memory and {in_bytes(free)} are free"
@@ -47,7 +47,7 @@ def memory_problem(config: Config, needs: Estimate, free: int) -> str | None:
 
 
 def _advice(config: Config, room: int) -> str:
-    """The settings that take most of the memory, each with the largest value (by halves) that lets the run fit."""
+    """Name the settings that need most of the memory, each halved until the run fits."""
     named: dict[str, int] = {}
     while len(named) < _MOST_NAMED and (key := _dominant(config)) is not None:
         values = _lower_values(config, key)
@@ -60,7 +60,7 @@ def _advice(config: Config, room: int) -> str:
 
 
 def _dominant(config: Config) -> str | None:
-    """The setting that saves most at its least value; None if none saves enough to be worth naming."""
+    """Find the setting that saves most at its lowest value; None if none saves enough."""
     now = estimate(config).total_bytes
     totals = {key: _total(config, key, values[-1]) for key in _LEAST if (values := _lower_values(config, key))}
     most = max((now - total for total in totals.values()), default=0)
@@ -70,7 +70,7 @@ def _dominant(config: Config) -> str | None:
 
 
 def _lower_values(config: Config, key: str) -> list[int]:
-    """Half of what a setting is, a quarter, …, its least value; only values that fit the other settings."""
+    """Halve a setting repeatedly down to its lowest value; only values that fit the other settings."""
     least, step = _LEAST[key], 1
     now = value = int(getattr(config, key) or (config.batch_size if key == "micro_batch" else 0))
     if key == "num_prototypes":

@@ -1,4 +1,4 @@
-"""How long a run will take here: a few steps are taken and timed. Nothing is written."""
+"""Time of a run on this machine, measured with a few real steps. Nothing is written."""
 
 import time
 from contextlib import closing
@@ -20,26 +20,26 @@ from carp.training.optimiser import build_optimiser
 from carp.training.schedules import Schedules
 from carp.training.step import Stepper
 
-_SECONDS = 20.0  # for everything, about
+_SECONDS = 20.0  # in total, approximately
 _STEPS = 3
-_FIRST_IMAGES = 8  # of the steps that show how many images can be afforded
-_FEWEST_IMAGES = 32  # below that, a step says little about a whole batch
+_FIRST_IMAGES = 8  # in the first steps, which show how many images are affordable
+_FEWEST_IMAGES = 32  # fewer would say little about a whole batch
 _IDLE = 0.1  # cores that other programs may use on a machine that counts as idle
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured."""
+    """Measured times of a step, and how they were measured."""
 
-    fastest: float  # seconds of one step, had the machine nothing else to do
-    slowest: float  # seconds of one step, as busy as the machine is now
+    fastest: float  # seconds per step if the machine were idle
+    slowest: float  # seconds per step under the present load
     steps: int
-    images: int  # in each of these steps
+    images: int  # per step
     threads: int
-    others: float  # cores that other programs kept busy meanwhile
+    others: float  # cores that other programs used meanwhile
 
     def scaled(self, factor: float) -> Self:
-        """The same for steps of `factor` times as many images."""
+        """Return the times for steps with `factor` times as many images."""
         return replace(self, fastest=self.fastest * factor, slowest=self.slowest * factor)
 
 
@@ -77,7 +77,7 @@ def time_steps(config: Config, source: Source, device: torch.device, *, seconds:
 
 
 def _with_images(config: Config, images: int) -> Config:
-    """The configuration with at most `images` in a batch, and still several micro-batches if it had several."""
+    """Limit the batch to `images`; several micro-batches stay several."""
     if images >= config.batch_size:
         return config
     if config.micro_batch is None or config.micro_batch >= config.batch_size:
@@ -101,7 +101,7 @@ def _time(
             ends.append(time.monotonic())
             if len(ends) > 1 and ends[-1] - start > seconds:
                 break
-        others = load.cores()  # while workers are still there to be told from other programs
+        others = load.cores()  # while the workers still exist, so that they do not count as other programs
     taken, cores = np.diff(ends), available_cores()
     # Other programs take part of the time that an idle machine would give to the step
     idle_share = 1.0 if others < _IDLE else max(1.0, cores - others) / cores
@@ -116,7 +116,7 @@ def _time(
 
 
 def _enough(source: Source, config: Config) -> Source:
-    """What a few steps need: of small images, which are held in memory, one batch is enough."""
+    """Limit small images, which are read into memory, to one batch."""
     if not is_held(config):
         return source
     indices = np.linspace(0, len(source) - 1, config.batch_size).astype(np.int64)
