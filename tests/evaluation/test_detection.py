@@ -141,10 +141,10 @@ def test_voc_is_read_as_it_is(voc: Path, tmp_path: Path) -> None:
     (read,) = read_voc(tmp_path, ["2007:train"])
     assert read.truth.corners.tolist() == [[0, 1, 3, 4]]  # counted from 1, both ends inside
     annotation.write_text(f"<annotation><object><name>cat</name>{box.format(0)}</object></annotation>")
-    with pytest.raises(DataError, match=r"a\.xml has a box without an inside"):
+    with pytest.raises(DataError, match=r"a\.xml has an empty box"):
         read_voc(tmp_path, ["2007:train"])
     annotation.write_text(f"<annotation><object><name>unicorn</name>{box.format(3)}</object></annotation>")
-    with pytest.raises(DataError, match="has an object 'unicorn', which is no class of VOC"):
+    with pytest.raises(DataError, match="has an object 'unicorn', which is not a class of VOC"):
         read_voc(tmp_path, ["2007:train"])
     with pytest.raises(DataError, match=r"cannot read .*VOC2012.*trainval\.txt.*No such file.*--test 2007:val"):
         read_voc(tmp_path, ["2012:trainval"])

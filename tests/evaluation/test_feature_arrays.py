@@ -46,7 +46,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"test_labels": np.full(30, 0.5)}, "must be integers, received float64"),
     ({"train": with_nan()}, "training features of 1 images are not finite numbers, the first is image 7"),
     ({"test": np.full((30, 8), np.inf, dtype=np.float32)}, "test features of 30 images are not finite"),
-    ({"test": np.ones((30, 9), dtype=np.float32)}, "one length, received 8 and 9"),
+    ({"test": np.ones((30, 9), dtype=np.float32)}, "the same length, received 8 and 9"),
     ({"test": np.ones((30, 8))}, "float32 array of images × features, received float64"),
     ({"test": np.ones(30, dtype=np.float32)}, r"of shape \(30,\)"),
     ({"test": np.ones((0, 8), dtype=np.float32), "test_labels": np.arange(0)}, "no test features"),

@@ -122,24 +122,15 @@ def test_a_bad_setting_is_one_line_with_its_name_and_value(name: str, settings: 
     assert "\n" not in str(caught.value)
 
 
-# Text that is equal to the name of a protocol and means something else, or calls a protocol as a user would
+# Where text that is equal to the name of a protocol means something else, or calls a protocol as a user would
 OTHER_MEANINGS = {
-    ("commands/demo.py", "knn"): "the demo calls `evaluate` as a user does",
-    ("report/weights_list.py", "knn"): "columns of the paper's tables",
-    ("report/weights_list.py", "linear"): "columns of the paper's tables",
-    ("images/sources/paper/paper_datasets.py", "knn"): "the tables of the paper that show a data set",
-    ("images/sources/paper/paper_datasets.py", "kmeans"): "the tables of the paper that show a data set",
-    ("images/sources/paper/paper_datasets.py", "linear"): "the tables of the paper that show a data set",
-    ("images/sources/paper/paper_datasets.py", "few-shot"): "the tables of the paper that show a data set",
-    ("training/course.py", "knn"): "a key of checkpoints: k-NN accuracies during training",
-    ("report/plots.py", "knn"): "the k-NN accuracies of training",
-    ("config/optimiser_settings.py", "linear"): "how the learning rate scales with the batch",
-    ("evaluation/few_labels.py", "linear"): "the kind of classifier, in result files",
-    ("evaluation/ranked/copy_sets.py", "copies"): "a key of the manifest of `carp data attack`",
-    ("evaluation/ranked/copy_scores.py", "copies"): "a count in result files",
-    ("images/inspect/attack_set.py", "copies"): "a key of the manifest of `carp data attack`",
-    ("report/pages/attack_sheet.py", "copies"): "a key of the manifest of `carp data attack`",
-    ("similarity/copies_found.py", "copies"): "a count of duplicates",
+    r"commands/demo.py": ("knn",),  # calls `evaluate`
+    r"report/weights_list.py": ("knn", "linear"),  # columns of the paper's tables
+    r".*/paper_datasets.py": ("knn", "kmeans", "linear", "few-shot"),  # the paper's tables that show a data set
+    r"training/course.py|report/plots.py": ("knn",),  # accuracies during training
+    r"config/\w+.py": ("linear",),  # how the learning rate scales with the batch
+    r"evaluation/few_labels.py": ("linear",),  # the kind of classifier, in result files
+    r".*/\w*(attack|cop(y|ies))\w*.py": ("copies",),  # altered or duplicate images, in manifests and counts
 }
 
 
@@ -156,7 +147,13 @@ def test_no_protocol_is_named_outside_its_own_file() -> None:
     files = [path for path in SOURCE.rglob("*.py") if own not in path.parents]
     assert len(files) > 100
     found = {(file, text) for path in files for file, text in texts(path) if text in names}
-    assert found - OTHER_MEANINGS.keys() == set()
+    allowed = {
+        (file, text)
+        for file, text in found
+        for pattern, meant in OTHER_MEANINGS.items()
+        if re.fullmatch(pattern, file) and text in meant
+    }
+    assert found - allowed == set()
 
 
 def test_protocols_do_not_name_each_other() -> None:

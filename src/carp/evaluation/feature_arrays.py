@@ -1,6 +1,6 @@
-"""Stored features on their way into a protocol: the one place that checks them.
+"""Checks of the arrays that a protocol gets, features and labels, and ways to walk through them.
 
-Features may be memory-mapped and larger than the memory, so they are only ever walked a few megabytes at a time.
+Features may be memory-mapped and larger than the memory, so they are only ever read a few megabytes at a time.
 
 Shapes: N images, F features, C classes.
 """
@@ -20,42 +20,44 @@ Labels = NDArray[np.int64]
 Progress = Callable[[int, int], None]  # called with (done, all)
 
 _BYTES_AT_A_TIME = 2**24
-_SMALLEST_NORM = 1e-12  # an image whose features are all zero is similar to nothing, rather than not a number
+_SMALLEST_NORM = 1e-12  # so that an image whose features are all zero has similarity 0 instead of NaN
 
 
 def silent(_done: int, _all: int) -> None:
-    """Progress that nobody looks at."""
+    """Ignore progress."""
 
 
 def check_pair(train: Features, test: Features) -> tuple[Features, Features]:
-    """Return the norms [N] of training and test features, or raise what is wrong with them."""
+    """Return the norms [N] of training and test features; raise an error if they cannot be used."""
     for name, features in (("training", train), ("test", test)):
         _check_shape(name, features)
     if train.shape[1] != test.shape[1]:
         raise DataError(
-            f"training and test features must have one length, received {train.shape[1]} and {test.shape[1]}. "
+            f"training and test features must have the same length, received {train.shape[1]} and {test.shape[1]}. "
             "Take both from the same encoder."
         )
     return norms(train, "training"), norms(test, "test")
 
 
 def check_features(**named: Features) -> None:
-    """Raise what is wrong with the shapes of features [N, F], given by the name that a message calls them."""
+    """Raise an error if features [N, F] have shapes that do not fit; messages use the names of the arguments."""
     for name, features in named.items():
         _check_shape(name, features)
     lengths = {name: features.shape[1] for name, features in named.items()}
     if len(set(lengths.values())) > 1:
         received = ", ".join(f"{length} ({name})" for name, length in lengths.items())
-        raise DataError(f"all features must have one length, received {received}. Take them from the same encoder.")
+        raise DataError(
+            f"all features must have the same length, received {received}. Take them from the same encoder."
+        )
 
 
 def check_classes(
     train: Features, train_labels: Labels | None, test: Features, test_labels: Labels | None
 ) -> tuple[Labels, Labels, int]:
-    """Return the labels [N] of both parts and the number of classes, or raise what is wrong with them.
+    """Return the labels [N] of both parts and the number of classes; raise an error if they cannot be used.
 
-    The test part may lack classes of the training part, but not the other way round: no protocol could ever be right
-    about a class that it was not shown.
+    The test part may lack classes of the training part, but not the other way round: no protocol can predict a class
+    without training images.
     """
     known, asked = (
         _single(name, features, labels)
@@ -63,7 +65,7 @@ def check_classes(
     )
     classes = np.unique(known)
     if len(classes) < 2:
-        raise DataError(f"the training labels hold one class only ({classes[0]}); evaluation needs at least two.")
+        raise DataError(f"the training labels have one class only ({classes[0]}): give images of at least two classes.")
     unknown = np.setdiff1d(asked, classes)
     if len(unknown):
         raise DataError(
@@ -76,7 +78,7 @@ def check_classes(
 def check_multi_label(
     train: Features, train_labels: Labels | None, test: Features, test_labels: Labels | None
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which images show which class, [N, C] for both parts; a label above 0 says that they do."""
+    """Return which images show which class, [N, C] for both parts: those with a label above 0."""
     known, asked = (
         _multiple(name, features, labels)
         for name, features, labels in (("training", train, train_labels), ("test", test, test_labels))
@@ -97,7 +99,7 @@ def check_multi_label(
 
 
 def norms(features: Features, name: str = "some") -> Features:
-    """Length of every vector of [N, F] as float32 [N]; raises if one is not finite."""
+    """Return the length of every vector of [N, F] as float32 [N]; raise an error if one is not finite."""
     found = np.empty(len(features), dtype=np.float32)
     for start, stop in spans(features):
         found[start:stop] = torch.linalg.vector_norm(tensor(features[start:stop]), dim=1).numpy()
@@ -111,7 +113,7 @@ def norms(features: Features, name: str = "some") -> Features:
 
 
 def normalised(features: Features, lengths: Features) -> Features:
-    """A copy whose vectors have length 1, written span by span."""
+    """Return a copy whose vectors have length 1."""
     copy = np.empty(features.shape, dtype=np.float32)
     for start, stop in spans(features):
         np.divide(features[start:stop], lengths[start:stop, None], out=copy[start:stop])
@@ -119,16 +121,16 @@ def normalised(features: Features, lengths: Features) -> Features:
 
 
 def spans(features: Features) -> Iterator[tuple[int, int]]:
-    """First and last row of consecutive parts of a few megabytes."""
+    """Yield start and stop of consecutive rows of a few megabytes."""
     rows = max(1, _BYTES_AT_A_TIME // (4 * max(1, features.shape[1])))
     for start in range(0, len(features), rows):
         yield start, min(start + rows, len(features))
 
 
 def tensor(array: NDArray[np.generic]) -> Tensor:
-    """The array as a tensor on the same memory, to be read only."""
+    """Return the array as a tensor on the same memory, for reading only."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nobody writes
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # and nothing writes to it
         return torch.from_numpy(np.ascontiguousarray(array))
 
 

@@ -1,4 +1,4 @@
-"""Measures of agreement between predictions and truth.
+"""Measures of the agreement between predictions and labels.
 
 Shapes: N images, C classes.
 """
@@ -14,7 +14,7 @@ from carp.evaluation.feature_arrays import Labels
 
 
 def clustering_metrics(truth: Labels, clusters: Labels) -> dict[str, float]:
-    """Agreement of clusters [N] with classes [N]; 1 is perfect.
+    """Return the agreement of clusters [N] with classes [N]; 1 is perfect.
 
     NMI and AMI are divided by the arithmetic mean of the two entropies, scikit-learn's default. Accuracy is that of
     the best one-to-one matching of clusters and classes (Hungarian).
@@ -31,12 +31,12 @@ def clustering_metrics(truth: Labels, clusters: Labels) -> dict[str, float]:
 
 
 def matched_accuracy(truth: Labels, clusters: Labels) -> float:
-    """Share of images in the cluster that is matched with their class, in the matching that makes it largest."""
+    """Return the share of images whose cluster is matched with their class, in the best one-to-one matching."""
     return int((matched_classes(truth, clusters) == truth).sum()) / len(truth)
 
 
 def matched_classes(truth: Labels, clusters: Labels) -> Labels:
-    """The class [N] that the cluster of every image is matched with; -1 for a cluster without one."""
+    """Return the class [N] that the cluster of every image is matched with; -1 for a cluster without a class."""
     scikit_learn("metrics")  # brings SciPy
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - optional
 
@@ -49,7 +49,7 @@ def matched_classes(truth: Labels, clusters: Labels) -> Labels:
 
 
 def mean_per_class(truth: Labels, right: NDArray[np.bool_]) -> float:
-    """Mean over the classes that occur in the truth [N] of the share of their images that are right [N]."""
+    """Return the mean, over the classes that occur in `truth` [N], of the share of correctly classified images."""
     counts = np.bincount(truth)
     hits = np.bincount(truth[right], minlength=len(counts))
     occurs = counts > 0
@@ -57,16 +57,16 @@ def mean_per_class(truth: Labels, right: NDArray[np.bool_]) -> float:
 
 
 def average_precision(shown: NDArray[np.bool_], scores: NDArray[np.floating[Any]]) -> tuple[float, float]:
-    """Average precision of one class in the two ways of PASCAL VOC.
+    """Return the average precision of one class in the two ways of PASCAL VOC.
 
     Args:
         shown: Which images show the class, [N].
-        scores: How sure the classifier is, [N].
+        scores: Scores of the classifier, [N].
 
     Returns:
         The area under the interpolated curve (VOC 2010 and later, and the low-shot protocol that the paper follows),
-        and the mean at 11 recalls (VOC 2007). The curve has a point for every distinct score, so that the order of
-        images with equal scores is no matter.
+        and the mean at 11 recalls (VOC 2007). The curve has one point per distinct score, so the order of images
+        with equal scores does not matter.
     """
     order = np.argsort(-scores, kind="stable")
     last_of_score = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
@@ -97,7 +97,7 @@ def interpolated_precision(
 
 
 def scikit_learn(module: str) -> Any:
-    """A module of scikit-learn, which is optional."""
+    """Import a module of scikit-learn, which is optional."""
     try:
         return importlib.import_module(f"sklearn.{module}")
     except ImportError:

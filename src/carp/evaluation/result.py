@@ -21,7 +21,7 @@ _WRITTEN_BY = "Give files that `carp eval` wrote (results/*.json)"
 
 @dataclass(frozen=True)
 class Predicted:
-    """The class that is predicted for every test image [N] (-1: none), and how sure that is [N]."""
+    """The predicted class of every test image [N] (-1 is none), and the score of the prediction [N]."""
 
     classes: NDArray[np.int64]
     scores: NDArray[np.float64]
@@ -50,8 +50,8 @@ class Result:
     spread: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     predicted: dict[str, Predicted] = field(default_factory=dict, repr=False, compare=False)
-    """Predictions, if they were asked for, by the end of the names of their values: `@20` of `top1@20`. Not written to
-    result files."""
+    """Predictions, if requested, by the end of the names of their values: `@20` for `top1@20`. Result files do not
+    contain them."""
 
     @property
     def model_name(self) -> str:
@@ -93,7 +93,7 @@ class Result:
 
 
 def only(predicted: Predicted | None) -> dict[str, Predicted]:
-    """Predictions of a protocol that makes one for every image."""
+    """Return the predictions of a protocol that makes one per image."""
     return {} if predicted is None else {"": predicted}
 
 
@@ -108,7 +108,7 @@ def read_result(path: Path) -> Result:
 
 
 def _check(read: dict[str, Any], place: str) -> None:
-    """The keys that must be there, and the type of every key."""
+    """Check that required keys exist, and the type of every key."""
     wanted = {"protocol": str, "created": str} | dict.fromkeys(
         ("values", "settings", "data", "model", "versions", "spread", "details"), dict
     )
@@ -130,7 +130,7 @@ def _kind(value: object) -> str:
 
 
 def mean_and_deviation(runs: list[dict[str, float]]) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean and standard deviation (of the runs themselves: divided by their number) of every name; one run has none."""
+    """Return mean and standard deviation (divided by the number of runs) of every name; one run has no deviation."""
     columns = {name: [run[name] for run in runs] for name in runs[0]}
     return (
         {name: float(np.mean(column)) for name, column in columns.items()},

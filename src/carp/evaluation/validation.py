@@ -1,4 +1,4 @@
-"""k-NN of student and teacher during training, and of what they have to beat."""
+"""k-NN accuracy of student and teacher during training, and of the baselines that they have to beat."""
 
 from collections.abc import Callable
 
@@ -26,8 +26,9 @@ _ENOUGH_TO_SHARE = 100  # fewer images are encoded by every process
 class Validation:
     """Measures models by k-NN on labelled images.
 
-    The bank is the training set if it has the validation set's classes, otherwise the validation set itself, every
-    image left out in turn. Large sets are represented by a fixed random part. Images that cannot be read are left out.
+    The bank is the training set if it has the classes of the validation set; otherwise it is the validation set itself,
+    with every image left out in turn. A fixed random sample represents a large set. Images that cannot be read are left
+    out.
     """
 
     def __init__(
@@ -50,14 +51,14 @@ class Validation:
         self._warned: set[str] = set()
 
     def __call__(self, model: Carp) -> dict[str, float]:
-        """k-NN of the student, and of the teacher if there is one."""
+        """Return the accuracy of the student, and of the teacher if there is one."""
         values = {"knn_student": self._accuracy(model.student.encoder, self._size)}
         if not model.siamese:
             values["knn_teacher"] = self._accuracy(model.teacher.encoder, self._size)
         return values
 
     def baselines(self, untrained: Carp) -> dict[str, float]:
-        """What a run has to beat: k-NN of the pixels themselves, and of the encoder before its first step."""
+        """Return the accuracy of raw pixels, and of the encoder before its first step."""
         return {
             "knn_raw_pixels": self._accuracy(torch.nn.Flatten(), min(self._size, RAW_PIXELS_SIDE)),
             "knn_untrained": self._accuracy(untrained.student.encoder, self._size),
@@ -77,7 +78,9 @@ class Validation:
             first, last = 0, len(source)
         part, shared = Subset(source, np.arange(first, last)), last - first < len(source)
         found = extract(encoder, part, size=size, device=self._device, may_be_empty=shared)
-        if source is self._queries and (note := found.note()) and note not in self._warned:  # training reports its own
+        if (
+            source is self._queries and (note := found.note()) and note not in self._warned
+        ):  # training reports its own images
             self._warned.add(note)
             self._warn(f"validation: {note}")
         assert source.labels is not None
@@ -91,7 +94,7 @@ class Validation:
 
 
 def _check_readable(source: Source) -> None:
-    """Raise now, not after the first epoch, when there is no image that can be read."""
+    """Raise an error now, not after the first epoch, if no image can be read."""
     unreadable = []
     for index in range(len(source)):
         try:

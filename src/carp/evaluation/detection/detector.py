@@ -1,4 +1,4 @@
-"""Faster R-CNN on a ResNet in the layout C4: the last stage of the encoder looks at every box.
+"""Faster R-CNN on a ResNet in the C4 layout: the last stage of the encoder processes every box.
 
 Images pass the first three stages; proposals are cut from their output, 14 × 14, pass the fourth stage and, as in
 MoCo's evaluation, a batch norm more, and are averaged. All of it is fine-tuned.
@@ -44,7 +44,7 @@ class _LastStage(nn.Module):
 def build_detector(
     encoder: ExportableEncoder, *, num_classes: int, anchor_sizes: Sequence[int], max_size: int, test_size: int
 ) -> nn.Module:
-    """The detector with a copy of the encoder's weights and new heads; `num_classes` counts the background."""
+    """Build the detector from a copy of the encoder's weights and new heads; `num_classes` includes the background."""
     lacking = [part for part in (*_STEM, *_STAGES) if not hasattr(encoder.module, part)]
     if lacking:
         raise ModelError(
@@ -75,7 +75,7 @@ def build_detector(
 
 
 def parameter_groups(detector: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """All parameters; those of batch norm are not decayed."""
+    """Return all parameters in two groups; those of batch norm have no weight decay."""
     norms = [
         parameter
         for module in detector.modules()

@@ -1,4 +1,4 @@
-"""Detection on VOC: fine-tune Faster R-CNN (C4) on the encoder, several times, and measure average precision."""
+"""Detection on VOC: fine-tune Faster R-CNN (C4) from the encoder several times, and measure average precision."""
 
 import hashlib
 import json
@@ -62,26 +62,26 @@ def detection(
         encoder: A ResNet; its weights are copied.
         train: Images with boxes to train on.
         test: Images with boxes to test on.
-        iterations: Steps of a trial.
-        batch_size: Images a step.
-        trials: How often, with other new layers, orders and samples.
+        iterations: Steps per trial.
+        batch_size: Images per step.
+        trials: How often to train, each time with other new layers, another order and other samples.
         lr: Learning rate.
-        lr_drops: Shares of the iterations after which it is a tenth.
-        warmup: Iterations of a linear beginning.
-        momentum: Of SGD.
-        weight_decay: Of all but batch norm.
+        lr_drops: Shares of the iterations after which the learning rate falls to a tenth.
+        warmup: Iterations of linear warm-up.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of all parameters but those of batch norm.
         sizes: The shorter side of a training image is one of these.
         max_size: The longer side is at most this.
         test_size: The shorter side of a test image.
-        anchor_sizes: Sides of the squares that proposals begin with.
-        seed: Of everything random.
-        workers: Processes that decode images; 0 is none.
+        anchor_sizes: Sides of the squares that proposals start from.
+        seed: Seed of everything random.
+        workers: Processes that decode images; 0 decodes them in the main process.
         device: Where to train; the CPU if None.
         state: A folder that keeps the state, so that the same call continues; the results are the same to the bit on
             a CPU. Of a trial that is over only the numbers stay.
         save_seconds: Time between two saves.
-        progress: Given what is done, returns what is to be called with (done, all).
-        warn: Told in a line of a damaged state.
+        progress: Called with what is done; returns a function to be called with (done, all).
+        warn: Called with one line if the state is damaged.
 
     Returns:
         `ap` (mean over overlaps of 0.5 to 0.95), `ap50` and `ap75` by VOC 2007's eleven points, as detectron2 computes
@@ -98,7 +98,7 @@ def detection(
         "anchor_sizes": list(anchor_sizes),
     }
     if not any(len(image.truth.classes) for image in train):
-        raise DataError("none of the training images has a box to learn from.")
+        raise DataError("none of the training images has a box: give images with objects (train).")
     make = partial(
         build_detector,
         encoder,
@@ -108,7 +108,7 @@ def detection(
         test_size=test_size,
     )
     with torch.random.fork_rng():
-        make()  # an encoder that does not fit is told before anything is written
+        make()  # an unsuitable encoder is refused before anything is written
     made_of = [
         _STATE,
         weights_hash(encoder.module),
@@ -141,7 +141,7 @@ def detection(
 
 
 def _run(trial: Trial, test: Sequence[Annotated], progress: Progress) -> dict[str, Any]:
-    """Values of a trial, found or made."""
+    """Return the values of a trial, stored or computed now."""
     if trial.state is None:
         return _measured(trial, test, progress)
     with locked(trial.state):
@@ -161,7 +161,7 @@ def _measured(trial: Trial, test: Sequence[Annotated], progress: Progress) -> di
     found = detect(detector, test, trial.device, progress)
     tables = average_precisions(found, [image.truth for image in test], len(VOC_CLASSES))
     if np.isnan(tables[0]).all():
-        raise DataError("none of the test images has an object that is to be found.")
+        raise DataError("none of the test images has an object to find: give other images (test).")
     values = {}
     for table, suffix in zip(tables, ("", "_area"), strict=True):
         of_overlap = np.nanmean(table[~np.isnan(table).any(axis=1)], axis=0)

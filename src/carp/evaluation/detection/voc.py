@@ -1,4 +1,4 @@
-"""VOC for detection: images with boxes, read from its folders, and as a step of training sees them."""
+"""VOC for detection: images with boxes, as they are stored and as a training step sees them."""
 
 import hashlib
 import xml.etree.ElementTree as ET
@@ -45,7 +45,7 @@ class Scene:
 
 
 def read_voc(root: Path, parts: Sequence[str]) -> list[Annotated]:
-    """The images of parts such as `2007:trainval` below a folder that has VOCdevkit, or is VOCdevkit."""
+    """Read parts such as `2007:trainval` from a folder that contains VOCdevkit, or is VOCdevkit."""
     home = root / "VOCdevkit" if (root / "VOCdevkit").is_dir() else root
     images = []
     for part in parts:
@@ -69,7 +69,7 @@ def read_voc(root: Path, parts: Sequence[str]) -> list[Annotated]:
 
 
 def fingerprint(images: Sequence[Annotated]) -> str:
-    """A hash of the names of images and of their boxes."""
+    """Return a hash of the names of images and of their boxes."""
     digest = hashlib.sha256()
     for image in images:
         digest.update(image.path.name.encode())
@@ -84,14 +84,14 @@ def _read_boxes(path: Path) -> Boxes:
         corners = [[float(one.findtext(f"bndbox/{side}", "")) for side in _SIDES] for one in objects]
         classes = [_NUMBER[one.findtext("name", "").strip()] for one in objects]
     except KeyError as error:
-        raise DataError(f"{path} has an object {error}, which is no class of VOC.") from None
+        raise DataError(f"{path} has an object {error}, which is not a class of VOC.") from None
     except (OSError, ET.ParseError, ValueError) as error:
         raise DataError(f"cannot read the annotation {path}: {error}.") from error
     difficult = [float(one.findtext("difficult", "0").strip() == "1") for one in objects]
     # Pixels are counted from 1 and both corners are inside: (1, W) is the whole width, 0 to W
     boxes = np.array(corners, dtype=np.float64).reshape(-1, 4) - (1, 1, 0, 0)
     if not (np.isfinite(boxes).all() and (boxes[:, 2:] > boxes[:, :2]).all()):
-        raise DataError(f"{path} has a box without an inside: xmax and ymax must lie beyond xmin and ymin.")
+        raise DataError(f"{path} has an empty box: xmax and ymax must be greater than xmin and ymin.")
     return Boxes(boxes, np.array(classes, dtype=np.int64), np.array(difficult))
 
 
@@ -101,7 +101,7 @@ def read_pixels(image: Annotated) -> Pixels:
 
 
 class Scenes(Dataset["list[Scene] | DataError"]):
-    """Training images at a random scale, flipped or not; which, depends on (seed, trial, epoch, image) alone."""
+    """Training images, randomly scaled and flipped; both depend on (seed, trial, epoch, image) alone."""
 
     def __init__(
         self, images: Sequence[Annotated], *, sizes: Sequence[int], max_size: int, seed: int, trial: int

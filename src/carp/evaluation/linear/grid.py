@@ -1,8 +1,8 @@
 """Many linear classifiers with different optimiser settings, trained at once on one stream of features.
 
-The members of a grid see the same batches, so their products are one product: the batch [B, F] with all weights
-[S · C, F]. The gradient of the cross-entropy is known (softmax − truth), so that there is no graph to keep. Where the
-batches come from, stored features or an encoder, is no matter here.
+The classifiers of a grid see the same batches, so their products are one product: the batch [B, F] with all weights
+[S · C, F]. The gradient of the cross-entropy is known (softmax − truth), so there is no graph to keep. The batches may
+come from stored features or from an encoder.
 
 Shapes: S members, B images, F features, C classes.
 """
@@ -44,7 +44,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Accuracies:
-    """Shares of right images, one number a member; `mean_per_class` is the mean over the classes that occur."""
+    """Shares of images that are classified correctly, one number per classifier, and the mean over the classes."""
 
     top1: list[float]
     top5: list[float]
@@ -123,7 +123,7 @@ class LinearGrid:
         update_SCF.mul_(ratio_S[:, None, None])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that changes while training."""
+        """Return everything that changes during training."""
         return {
             "weight": self.weight_SCF,
             "bias": self.bias_SC,
@@ -132,7 +132,7 @@ class LinearGrid:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Put back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         for name, value in self.state_dict().items():
             value.copy_(state[name])
 
@@ -205,7 +205,7 @@ def fit(
 
 
 def cosine(epochs: int) -> Callable[[int], float]:
-    """From 1 towards 0, constant within an epoch, as in the protocol that the paper follows."""
+    """Return a factor that falls from 1 towards 0 by a cosine, constant within an epoch, as in iBOT's protocol."""
     return lambda epoch: 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 

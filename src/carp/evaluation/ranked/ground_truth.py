@@ -1,4 +1,4 @@
-"""Which images a query asks for: the published ground truth of revisited Oxford and Paris, a relevance file, or labels.
+"""The relevant images of every query: the ground truth of revisited Oxford and Paris, a relevance file, or labels.
 
 Shapes: Q queries.
 """
@@ -39,7 +39,7 @@ class GroundTruth:
     junk: tuple[Indices, ...]
 
     def levels(self) -> dict[str, list[Judged]]:
-        """Easy, medium and hard: what is found, and what does not count, for every query."""
+        """Return what is relevant and what is ignored for every query, by level: easy, medium and hard."""
         rows = list(zip(self.easy, self.hard, self.junk, strict=True))
         return {
             "easy": [Judged(easy, np.concatenate([junk, hard])) for easy, hard, junk in rows],
@@ -49,7 +49,7 @@ class GroundTruth:
 
 
 def read_ground_truth(path: Path) -> GroundTruth:
-    """Read a published pickle (`gnd_roxford5k.pkl`), by a reader that runs nothing, or the same as JSON."""
+    """Read a published pickle (`gnd_roxford5k.pkl`), with a reader that runs no code, or the same as JSON."""
     raw = _bytes(path)
     if path.suffix.lower() == ".json":
         return _checked(_json(raw, path), str(path))
@@ -66,7 +66,7 @@ def _json(raw: bytes, path: Path) -> Any:
 def _checked(read: Any, place: str) -> GroundTruth:
     if not isinstance(read, dict) or not all(key in read for key in _KEYS):
         received = ", ".join(str(key)[:40] for key in list(read)[:6]) if isinstance(read, dict) else type(read).__name__
-        raise DataError(f"{place} is no ground truth: it must have {', '.join(_KEYS)}, received {received}.")
+        raise DataError(f"{place} is not a ground truth: it must have {', '.join(_KEYS)}, received {received}.")
     database, queries = (_names(read[key], key, place) for key in ("imlist", "qimlist"))
     gnd = read["gnd"]
     if not isinstance(gnd, list) or len(gnd) != len(queries):
@@ -129,10 +129,10 @@ def _box(read: Any, where: str) -> list[float]:
 
 
 class SameClass(Sequence[Judged]):
-    """Relevant are the images of the query's class; made one query at a time, as together they would be too many."""
+    """The images of the query's class are relevant; listed per query, because all lists would be too large."""
 
     def __init__(self, query_labels: Labels, database_labels: Labels, *, leave_self_out: bool = False) -> None:
-        """`leave_self_out` says that query i is image i of the database, which then does not count."""
+        """With `leave_self_out`, query i is image i of the database, which is then ignored."""
         if leave_self_out and len(query_labels) != len(database_labels):
             raise DataError(
                 f"queries can be left out of the database when both are the same images, received "
@@ -145,7 +145,7 @@ class SameClass(Sequence[Judged]):
         return len(self._labels)
 
     def __getitem__(self, query: Any) -> Any:
-        """What counts for one query."""
+        """Return what is relevant and what is ignored for one query."""
         members = self._members.get(int(self._labels[query]), _NONE)
         if not self._leave_self_out:
             return Judged(members, _NONE)
@@ -155,14 +155,14 @@ class SameClass(Sequence[Judged]):
 def read_relevance(
     path: Path, query_names: Sequence[str], database_names: Sequence[str], *, leave_self_out: bool = False
 ) -> list[Judged]:
-    """What counts for every query, from a file.
+    """Read from a file what is relevant and what is ignored for every query.
 
     Args:
-        path: JSON, `{"query": ["relevant", …]}` or `{"query": {"relevant": […], "junk": […]}}`; or CSV with a line for
-            every pair: query, image and maybe `relevant` or `junk`.
+        path: JSON, `{"query": ["relevant", …]}` or `{"query": {"relevant": […], "junk": […]}}`; or CSV with one
+            line per pair: query, image and optionally `relevant` or `junk`.
         query_names: Names of all queries; one that the file does not name has nothing relevant.
         database_names: Names of all images of the database.
-        leave_self_out: Query i is image i of the database, which then does not count.
+        leave_self_out: Query i is image i of the database, which is then ignored.
     """
     found = _relevance_json(path) if path.suffix.lower() == ".json" else _relevance_csv(path)
     queries, database = NameIndex(query_names, where="the queries"), NameIndex(database_names, where="the database")
@@ -205,7 +205,7 @@ def _relevance_csv(path: Path) -> Named:
     try:
         text = _bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path} is no relevance file: it is not text. Give CSV or JSON.") from error
+        raise DataError(f"{path} is not a relevance file: it is not text. Give CSV or JSON.") from error
     found: Named = {}
     for number, row in enumerate(_rows(text, path), 1):
         cells = [cell.strip() for cell in row]
@@ -214,7 +214,7 @@ def _relevance_csv(path: Path) -> Named:
         kind = cells[2].lower() if len(cells) == 3 and cells[2] else "relevant"
         if not 2 <= len(cells) <= 3 or not all(cells[:2]) or kind not in {"relevant", "junk"}:
             raise DataError(
-                f"{path}, line {number}: '{','.join(row)}' must be a query, an image and maybe 'relevant' or 'junk'."
+                f"{path}, line {number}: '{','.join(row)}' must be a query, an image, and 'relevant' or 'junk'."
             )
         found.setdefault(cells[0], ([], []))[kind == "junk"].append(cells[1])
     return found

@@ -1,8 +1,7 @@
-"""Ranked lists by cosine similarity, and how good they are.
+"""Ranked lists by cosine similarity, and their measures.
 
-A similarity depends on its two images alone, whatever stands beside them, and among equally similar images of the
-database the one that comes first is nearer: so a ranked list depends neither on the batch nor on the order of the
-queries.
+A similarity depends on its two images alone, and among equally similar images of the database the first one counts as
+nearer. So a ranked list depends neither on the batch nor on the order of the queries.
 
 Shapes: Q queries, M images of the database, F features, P positives; small letters stand for a part.
 """
@@ -20,14 +19,14 @@ from carp.evaluation.feature_arrays import Features, norms, tensor
 
 Indices = NDArray[np.int64]
 
-# Products are of one shape, filled up with zeros: then equal images have equal similarities wherever they stand.
+# Products have one shape, padded with zeros, so that equal images have equal similarities wherever they are
 _QUERIES_AT_A_TIME = 32
 _DATABASE_AT_A_TIME = 1024
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What is known of one query: which images of the database count as found, and which do not count at all."""
+    """The relevant images of one query in the database, and those that are ignored."""
 
     positives: Indices
     junk: Indices
@@ -43,9 +42,9 @@ class Ranked:
 
 
 def ranked(queries: Features, database: Features) -> Iterator[Ranked]:
-    """The ranked list of every query [Q, F] over the database [M, F], one after the other.
+    """Yield the ranked list of every query [Q, F] over the database [M, F].
 
-    Memory is bounded: 32 similarities for every image of the database are held at once.
+    Memory is bounded: 32 similarities per image of the database are held at a time.
     """
     query_norms, scale_M = norms(queries, "query"), 1 / torch.from_numpy(norms(database, "database"))
     width = -(-len(database) // _DATABASE_AT_A_TIME) * _DATABASE_AT_A_TIME
@@ -68,7 +67,7 @@ def _filled_up(part_nF: Tensor, rows: int) -> Tensor:
 
 
 def ranks_of_positives(order: Indices, judged: Judged) -> Indices:
-    """Ranks [P] of the positives, counted from 0, as if junk were not in the list."""
+    """Return the ranks [P] of the positives, counted from 0, as if junk were not in the list."""
     positives, junk = (_places(order, wanted) for wanted in (judged.positives, judged.junk))
     return positives - np.searchsorted(junk, positives)
 
@@ -94,13 +93,13 @@ def trapezoid_average_precision(ranks: Indices, num_positives: int) -> float:
 
 
 def precision_at(ranks: Indices, k: int) -> float:
-    """Share of positives among the first k, or among those up to the last positive where these are fewer."""
+    """Return the share of positives among the first k results, or up to the last positive if that is earlier."""
     depth = min(k, int(ranks.max()) + 1)
     return int((ranks < depth).sum()) / depth
 
 
 def check_judged(judged: Sequence[Judged], num_queries: int, num_images: int) -> None:
-    """Raise unless there is a judgement for every query and all of them are about images of the database."""
+    """Raise an error unless every query is judged, and only images of the database are named."""
     if len(judged) != num_queries:
         raise DataError(
             f"the ground truth is about {len(judged):,} queries, but there are features of {num_queries:,}. "
