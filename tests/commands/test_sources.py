@@ -110,6 +110,6 @@ def test_several_labels_are_counted_and_not_for_k_nn(tmp_path, recipe, cli: Cli,
     assert "aeroplane: 1" in out
     assert "chair: 0" in out  # a difficult one only
     train = ("train", tmp_path / "photos", "--recipe", recipe, "--out", tmp_path / "run", root)
-    assert_one_line(cli(*train, "--val", "dataset:voc07"), "one label per image", "voc07:train has several", "few-shot")
+    assert_one_line(cli(*train, "--val", "dataset:voc07"), "one label per image", "voc07:train has several")
     assert cli(*train)[0] == 0
     assert_one_line(cli("eval", "knn", tmp_path / "run", "--data", "dataset:voc07", "k=1"), "one label per image")

@@ -288,7 +288,7 @@ def test_when_no_image_can_be_read_the_first_batch_says_so_at_once(tmp_path, wor
 def test_a_held_set_without_a_readable_image_is_one_error(tmp_path):
     for i in range(3):
         (tmp_path / f"{i}.jpg").write_bytes(b"")
-    with pytest.raises(DataError, match=r"none of the 3 images of .* can be read; the first is .*0\.jpg: the file is"):
+    with pytest.raises(DataError, match=r"none of the 3 images .* can be read; the first is .*0\.jpg: the file is"):
         hold_in_memory(FolderSource(tmp_path), 32)
 
 

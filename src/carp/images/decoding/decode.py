@@ -1,8 +1,8 @@
-"""From what is stored of an image to pixels.
+"""From a stored image to pixels.
 
-Pillow reads the head of every file and decodes all formats but one: common JPEGs go to libjpeg-turbo (simplejpeg),
-which gives the same bytes sooner, and at half, a quarter or an eighth of the size sooner still. Nothing is allocated
-for pixels before the size in the head was compared with the limits (`decode_limits.py`).
+Pillow reads the header of every file and decodes all formats except ordinary JPEGs. These are decoded by libjpeg-turbo
+(simplejpeg), which gives the same bytes faster, and even faster at half, a quarter or an eighth of the size. No memory
+is allocated for pixels before the size in the header was compared with the limits (`decode_limits.py`).
 """
 
 import ctypes
@@ -51,24 +51,24 @@ __all__ = [
 
 Stored = bytes | Pixels  # an encoded image file, or RGB bytes [H, W, 3]
 
-EMPTY = "the file is empty"  # the reason for files of no bytes
+EMPTY = "the file is empty"  # the reason for a file without bytes
 _FAST_FORMATS, _FAST_MODES = {"JPEG", "MPO"}, {"RGB", "L"}
-_MOST_SCANS = 500  # of a progressive JPEG, each a walk over all its pixels; encoders write about ten
+_MOST_SCANS = 500  # of a progressive JPEG; each is a pass over all pixels, and encoders write about ten
 _TILE = (322, 323)  # tags of a TIFF: width and length of a tile
-# Formats whose decoders hold an image of their own beside Pillow's
+# Formats whose decoders allocate an image of their own besides Pillow's
 _COPYING, _COPY_BYTES = {"WEBP", "AVIF", "HEIF", "JPEG2000"}, 8
 _COEFFICIENT_BYTES = 6  # per pixel of a progressive JPEG, at any size of the output
 
 
 def _silence() -> None:
-    """Let neither Pillow nor the libtiff inside it print about damage: what they do not survive is an error here."""
+    """Stop Pillow and its libtiff from printing about damage: damage that matters is raised as an error here."""
     warnings.filterwarnings("ignore", module=r"PIL\.")
-    logging.getLogger("PIL").addHandler(logging.NullHandler())  # without a handler, errors go to the screen
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # without a handler, errors are printed
     maps = Path("/proc/self/maps")
     lines = maps.read_text(errors="replace").splitlines() if maps.exists() else []
     for path in {line.split(maxsplit=5)[-1] for line in lines if "/libtiff" in line}:
         with suppress(OSError, AttributeError):
-            library = ctypes.CDLL(path)  # loaded already: this only finds it
+            library = ctypes.CDLL(path)  # already loaded, so this only finds it
             library.TIFFSetErrorHandler(None)
             library.TIFFSetWarningHandler(None)
 
@@ -78,7 +78,7 @@ _silence()
 
 @dataclass(frozen=True)
 class Photo:
-    """An image whose upright size is known; `pixels(n)` decodes it, maybe at one n-th of that size, n = 1, 2, 4, 8."""
+    """An image whose upright size is known; `pixels(n)` decodes it, if possible at 1/n of that size, n = 1, 2, 4, 8."""
 
     height: int
     width: int
@@ -86,7 +86,7 @@ class Photo:
 
 
 def read_file(path: Path) -> bytes:
-    """All bytes of an image file, which must be a regular file of a size that images have."""
+    """The bytes of an image file, which must be a regular file and not too large for an image."""
     try:
         return retrying(partial(_read_image, path), path)
     except FileNotFoundError:
@@ -108,10 +108,10 @@ def decode(stored: Stored, place: str) -> Pixels:
 
 
 def open_photo(stored: Stored, place: str) -> Photo:
-    """Read the head of a JPEG, or decode any other image."""
+    """Read the header of a JPEG, or decode any other image."""
     if isinstance(stored, np.ndarray):
         return Photo(stored.shape[0], stored.shape[1], lambda _reduce: stored)
-    with _telling(stored, place), _opened(stored, place) as image:
+    with _named_errors(stored, place), _opened(stored, place) as image:
         if image.format in _FAST_FORMATS and image.mode in _FAST_MODES:
             turn = orientation(image)
             width, height = image.size
@@ -122,16 +122,16 @@ def open_photo(stored: Stored, place: str) -> Photo:
 
 
 def size_of(stored: Stored, place: str) -> tuple[int, int]:
-    """(width, height) before any turning, from the head of the file."""
+    """(width, height) from the header, before the image is turned upright."""
     if isinstance(stored, np.ndarray):
         return stored.shape[1], stored.shape[0]
-    with _telling(stored, place), _opened(stored, place) as image:
+    with _named_errors(stored, place), _opened(stored, place) as image:
         return image.size
 
 
 def format_of(stored: bytes, place: str) -> str:
-    """The format of an encoded image as Pillow calls it: JPEG, PNG, …."""
-    with _telling(stored, place), _opened(stored, place) as image:
+    """The format of an encoded image, by Pillow's name: JPEG, PNG, …."""
+    with _named_errors(stored, place), _opened(stored, place) as image:
         return image.format or "unknown"
 
 
@@ -140,20 +140,20 @@ _EXIF, _EXPOSED = 0x8769, 36867  # the block of the exposure, and its time
 
 
 def has_camera_data(stored: Stored) -> bool:
-    """Whether a file names the camera that took it, or when: EXIF's maker, model or time of exposure."""
+    """Whether the EXIF data name the maker or model of a camera, or the time of exposure."""
     if isinstance(stored, np.ndarray):
         return False
     try:
         with Image.open(io.BytesIO(stored)) as image:
             exif = image.getexif()
             return any(exif.get(tag) for tag in _CAMERA) or bool(exif.get_ifd(_EXIF).get(_EXPOSED))
-    except Exception:  # damaged EXIF data is none; the image itself may be fine
+    except Exception:  # damaged EXIF data count as none; the image itself may be fine
         return False
 
 
 @contextmanager
-def _telling(stored: bytes, place: str) -> Iterator[None]:
-    """Turn whatever damage leads to (Pillow's plugins raise nearly anything) into one error that names the image."""
+def _named_errors(stored: bytes, place: str) -> Iterator[None]:
+    """Turn any error of a decoder (Pillow's plugins raise nearly anything) into one that names the image."""
     try:
         yield
     except UnreadableImageError:
@@ -167,20 +167,20 @@ def _telling(stored: bytes, place: str) -> Iterator[None]:
 def _reason(stored: bytes, error: Exception) -> str:
     if not stored:
         return EMPTY
-    if isinstance(error, UnidentifiedImageError):  # its text names a buffer
-        return missing_decoder(stored) or "it is no image, or of a kind that is not known"
+    if isinstance(error, UnidentifiedImageError):  # its text shows a buffer
+        return missing_decoder(stored) or "it is not an image, or its format is not supported"
     return " ".join(str(error).split()).rstrip(".") or f"it is damaged ({type(error).__name__})"
 
 
 @contextmanager
 def _opened(stored: bytes, place: str) -> Iterator[Image.Image]:
-    """An image whose head was read and is within the limits."""
+    """An image whose header was read and is within the limits."""
     check_bytes(len(stored), place)
     if size := webp_size(stored):
         check_pixels(*size, place)
     try:
         image = Image.open(io.BytesIO(stored), formats=pillow_formats())
-    except Image.DecompressionBombError:  # Pillow does not give the size
+    except Image.DecompressionBombError:  # it does not contain the size
         raise too_many_pixels(place) from None
     with image:
         check_pixels(*image.size, place)
@@ -189,7 +189,7 @@ def _opened(stored: bytes, place: str) -> Iterator[Image.Image]:
 
 
 def _check_tiles(image: Image.Image, place: str) -> None:
-    """A TIFF may declare tiles far larger than itself, and one tile is decoded at a time."""
+    """Check a TIFF's tiles too: they are decoded one at a time, and may be declared far larger than the image."""
     width, height = (getattr(image, "tag_v2", {}).get(tag, 0) for tag in _TILE)
     if isinstance(width, int) and isinstance(height, int):
         check_pixels(width, height, place)
@@ -204,7 +204,7 @@ def _all_pixels(image: Image.Image, place: str) -> Pixels:
 
 @dataclass(frozen=True)
 class _Jpeg:
-    """What the head of a JPEG says."""
+    """The header of a JPEG."""
 
     width: int
     height: int
@@ -213,23 +213,23 @@ class _Jpeg:
 
 
 def _jpeg_pixels(stored: bytes, place: str, head: _Jpeg, reduce: int) -> Pixels:
-    """RGB bytes of a JPEG; when the fast decoder stumbles Pillow decides, and decodes it whole."""
+    """RGB bytes of a JPEG, at full size from Pillow where the fast decoder fails."""
     if head.progressive and stored.count(b"\xff\xda") > _MOST_SCANS:
         raise UnreadableImageError(place, f"it has more than {_MOST_SCANS} scans, which would take minutes to decode")
     if head.turn != 1 and (head.height % reduce or head.width % reduce):
-        reduce = 1  # the last reduced pixel is a part of one, and turned it would be the first: all others would shift
+        reduce = 1  # the last pixel covers only part of a block; turned, it would come first and shift all others
     shape = (-(-head.height // reduce), -(-head.width // reduce), 3)
     bytes_per_pixel = 6 / reduce**2 + (_COEFFICIENT_BYTES if head.progressive else 0)
     try:
         with room_for(head.width * head.height, bytes_per_pixel, place):
-            if simplejpeg.decode_jpeg_header(stored)[:2] == (head.height, head.width):  # what was compared with limits
+            if simplejpeg.decode_jpeg_header(stored)[:2] == (head.height, head.width):  # as checked against the limits
                 pixels: Pixels = simplejpeg.decode_jpeg(stored, "RGB", min_height=shape[0], min_width=shape[1])
                 if pixels.shape == shape:
                     return upright(pixels, head.turn)
     except ValueError as error:
-        if "premature end" in str(error).lower():  # Pillow would fill the rest with grey when the end is marked
-            raise UnreadableImageError(place, "the file is cut short") from error
+        if "premature end" in str(error).lower():  # Pillow would fill the rest with grey if there is an end marker
+            raise UnreadableImageError(place, "the file is truncated") from error
     except MemoryError:
         raise out_of_memory(place) from None
-    with _telling(stored, place), _opened(stored, place) as image:
+    with _named_errors(stored, place), _opened(stored, place) as image:
         return _all_pixels(image, place)

@@ -1,4 +1,4 @@
-"""What decoding one image may cost: pixels, bytes of the file, memory."""
+"""Limits on decoding one image: its pixels, the bytes of its file, its memory."""
 
 import os
 import threading
@@ -6,32 +6,30 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import torch
 from PIL import Image
 
-from carp.compute.device import available_memory
 from carp.config import MAX_IMAGE_PIXELS
 from carp.console.quantities import in_bytes
 from carp.errors import UnreadableImageError
 
-_BYTES_PER_PIXEL = 8  # of a file: no format stores more than 16 bits of four channels, uncompressed
-_MORE_BYTES = 64 << 20  # for what is not pixels: colour profiles, previews, further frames
-_LARGE = 1 << 24  # pixels; below it the memory is not asked for, as that would take longer than decoding an icon
-_SHARE = 0.5  # of the available memory that one image may take: other processes decode, too
+_BYTES_PER_PIXEL = 8  # of a file: no format stores more than four uncompressed channels of 16 bits
+_MORE_BYTES = 64 << 20  # for anything but pixels: colour profiles, previews, more frames
+_LARGE = 1 << 24  # pixels; for smaller images, asking for the free memory would take longer than decoding
+_SHARE = 0.5  # of the available memory that one image may use, as other processes decode too
 
 
 @dataclass
 class _State:
     pixels: int = MAX_IMAGE_PIXELS
-    large: threading.Lock = field(default_factory=threading.Lock)  # large images are decoded one after the other
+    large: threading.Lock = field(default_factory=threading.Lock)  # held while a large image is decoded
 
 
 _state = _State()
-Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS  # Pillow's own limit must not be in the way of ours
+Image.MAX_IMAGE_PIXELS = MAX_IMAGE_PIXELS  # Pillow's own limit must not be lower than ours
 
 
 def _unlock() -> None:
-    _state.large = threading.Lock()  # a thread that the child does not have may have held it
+    _state.large = threading.Lock()  # a thread of the parent may have held it
 
 
 os.register_at_fork(after_in_child=_unlock)
@@ -39,7 +37,7 @@ os.register_at_fork(after_in_child=_unlock)
 
 @contextmanager
 def pixel_limit(count: int) -> Iterator[None]:
-    """Refuse images of more pixels for a while, in all threads of this process."""
+    """Within the context, refuse images with more pixels, in all threads of this process."""
     before = _state.pixels, Image.MAX_IMAGE_PIXELS
     _state.pixels, Image.MAX_IMAGE_PIXELS = count, max(count, MAX_IMAGE_PIXELS)
     try:
@@ -49,17 +47,17 @@ def pixel_limit(count: int) -> Iterator[None]:
 
 
 def pixels_allowed() -> int:
-    """The limit that holds now, for other processes to keep to."""
+    """The current limit, to be passed to other processes."""
     return _state.pixels
 
 
 def bytes_allowed() -> int:
-    """The largest image file that is read; it follows from the pixels, so that there is one setting for both."""
+    """The largest image file that is read, derived from the limit on pixels so that one setting controls both."""
     return _BYTES_PER_PIXEL * _state.pixels + _MORE_BYTES
 
 
 def check_bytes(size: int, place: str) -> None:
-    """Raise when an encoded image has more bytes than any image within the limit of pixels needs."""
+    """Raise if an encoded image has more bytes than an image within the limit on pixels can need."""
     if size > bytes_allowed():
         raise UnreadableImageError(
             place,
@@ -69,13 +67,13 @@ def check_bytes(size: int, place: str) -> None:
 
 
 def check_pixels(width: int, height: int, place: str) -> None:
-    """Raise when an image has more pixels than allowed, by the size in its head."""
+    """Raise if an image has more pixels than allowed, by the size in its header."""
     if width * height > _state.pixels:
         raise too_many_pixels(place, f" ({width}×{height})")
 
 
 def too_many_pixels(place: str, size: str = "") -> UnreadableImageError:
-    """The error for an image that is too large."""
+    """The error for an image with too many pixels."""
     allowed = f"max_image_pixels={_state.pixels} allows"
     return UnreadableImageError(
         place, f"it has more pixels{size} than {allowed}; raise that setting if you trust the file"
@@ -83,16 +81,20 @@ def too_many_pixels(place: str, size: str = "") -> UnreadableImageError:
 
 
 def out_of_memory(place: str) -> UnreadableImageError:
-    """The error for an image that was refused memory."""
+    """The error for an image whose decoding ran out of memory."""
     return UnreadableImageError(place, "decoding it needs more memory than is free")
 
 
 @contextmanager
 def room_for(pixels: int, bytes_per_pixel: float, place: str) -> Iterator[None]:
-    """Decode a large image only if it fits into memory, and no other one at the same time."""
+    """Within the context, decode a large image: alone, and only if it fits into memory."""
     if pixels < _LARGE:
         yield
         return
+    import torch  # noqa: PLC0415 - takes seconds, and only large images need it
+
+    from carp.compute.device import available_memory  # noqa: PLC0415
+
     with _state.large:
         need, free = int(pixels * bytes_per_pixel), available_memory(torch.device("cpu"))
         if need > _SHARE * free:

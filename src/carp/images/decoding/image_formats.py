@@ -1,6 +1,6 @@
 """Which files are images: their suffixes, the formats that are decoded, and what to install for the others.
 
-Formats that depend on the installation: AVIF is there if Pillow was built with it, HEIC if pillow-heif is installed.
+Two formats depend on the installation: AVIF needs a Pillow that was built with it, HEIC needs pillow-heif.
 """
 
 import importlib.util
@@ -14,8 +14,8 @@ AVIF_SUFFIXES = frozenset({".avif"})
 HAS_AVIF = bool(features.check("avif"))
 HAS_HEIC = importlib.util.find_spec("pillow_heif") is not None
 
-# What Pillow may take a file for, whatever its name says. Others are left out because they run a program (EPS), hold
-# an image of another size than their head says (ICO, ICNS), or cannot be decoded at all.
+# The formats that Pillow may recognise, whatever the file's name. The others are left out because they run a program
+# (EPS), contain an image of another size than their header says (ICO, ICNS), or cannot be decoded at all.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "DIB", "PPM", "TGA", "JPEG2000", "AVIF", "HEIF")
 
 SUFFIXES = frozenset(
@@ -27,18 +27,18 @@ SUFFIXES = frozenset(
 
 @cache
 def pillow_formats() -> tuple[str, ...]:
-    """The formats that Pillow may take bytes for."""
+    """The formats of this installation that Pillow may recognise."""
     if HAS_HEIC:
         import pillow_heif  # noqa: PLC0415 - optional
 
-        pillow_heif.options.DECODE_THREADS = 1  # workers are the parallelism
+        pillow_heif.options.DECODE_THREADS = 1  # the workers are the parallelism
         pillow_heif.register_heif_opener()
     Image.init()
     return tuple(name for name in _FORMATS if name in Image.OPEN)
 
 
 def remedy(suffix: str) -> str:
-    """How to make files of this kind readable; empty if there is no way."""
+    """How to make files with this suffix readable; empty if nothing helps."""
     if suffix in HEIC_SUFFIXES and not HAS_HEIC:
         return "HEIC needs `pip install 'carp-ssl[heic]'`"
     if suffix in AVIF_SUFFIXES and not HAS_AVIF:
@@ -47,7 +47,7 @@ def remedy(suffix: str) -> str:
 
 
 def missing_decoder(stored: bytes) -> str:
-    """Why bytes that are an image all the same cannot be decoded here; empty if they are none that is known."""
+    """Why an image of a known format cannot be decoded on this installation; empty for other bytes."""
     brand = stored[8:12] if stored[4:8] == b"ftyp" else b""
     if brand in {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"} and not HAS_HEIC:
         return f"it is a HEIC image: {remedy('.heic')}"
@@ -57,7 +57,7 @@ def missing_decoder(stored: bytes) -> str:
 
 
 def webp_size(stored: bytes) -> tuple[int, int] | None:
-    """(width, height) of a WebP file; None for other bytes. Pillow allocates its canvas as soon as it opens one."""
+    """(width, height) of a WebP file, whose canvas Pillow allocates on opening; None for other bytes."""
     if stored[:4] != b"RIFF" or stored[8:12] != b"WEBP" or len(stored) < 30:
         return None
     kind = stored[12:16]

@@ -1,6 +1,6 @@
-"""From an image that Pillow opened to upright RGB bytes, with little memory beside the two of them.
+"""From an image that Pillow opened to upright RGB bytes, with little memory besides the two.
 
-Colours are converted a band of rows at a time: converting a whole photograph at once needs four copies of it.
+Colours are converted one band of rows at a time: converting a whole photograph at once needs four copies of it.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ _FLOAT_RANGES, _INT_RANGES = (1.0, 255.0, 65535.0), (255.0, 65535.0)
 
 
 def pillow_pixels(image: Image.Image) -> Pixels:
-    """RGB bytes [H, W, 3] of an opened image of any kind, upright; of an animation the first frame."""
+    """Upright RGB bytes [H, W, 3] of an opened image in any mode; the first frame of an animation."""
     image.load()
     turn = orientation(image)  # after loading: Pillow turns TIFFs itself
     pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
@@ -24,7 +24,7 @@ def pillow_pixels(image: Image.Image) -> Pixels:
         scale = _grey_scale(image)
         for rows, band in _bands(image):
             pixels[rows] = scale(np.asarray(band))[:, :, None]
-    elif image.has_transparency_data:  # hidden colours are often rubbish: show white, as viewers do
+    elif image.has_transparency_data:  # transparent pixels often have arbitrary colours: show white, as viewers do
         for rows, band in _bands(image):
             white = Image.new("RGBA", band.size, "white")
             pixels[rows] = np.asarray(Image.alpha_composite(white, band.convert("RGBA")).convert("RGB"))
@@ -42,7 +42,7 @@ def _bands(image: Image.Image) -> Iterator[tuple[slice, Image.Image]]:
 
 
 def _grey_scale(image: Image.Image) -> Callable[[NDArray[np.generic]], Pixels]:
-    """How grey values become bytes: 16 bits by 257; 32 bits or floats by the smallest common range that holds them."""
+    """How grey values become bytes: 16 bits are divided by 257; 32 bits and floats use the smallest common range."""
     dtype = np.asarray(image.crop((0, 0, 1, 1))).dtype
     if dtype.kind == "u" and dtype.itemsize == 2:
         return lambda values: ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
@@ -50,23 +50,23 @@ def _grey_scale(image: Image.Image) -> Callable[[NDArray[np.generic]], Pixels]:
     low, high = float(min(x for x, _ in extremes)), float(max(x for _, x in extremes))
     ranges = _FLOAT_RANGES if dtype.kind == "f" else _INT_RANGES
     top = next((top for top in ranges if low >= 0 and high <= top), None)
-    if top is None:  # none holds them: from the darkest to the brightest value
+    if top is None:  # outside all ranges: scale from the darkest to the brightest value
         span = max(high - low, 1e-30)
         return lambda values: np.rint((_finite(values) - low) * (255 / span)).astype(np.uint8)
     return lambda values: np.rint(_finite(values) * (255 / top)).astype(np.uint8)
 
 
 def _finite(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    """As float64, where no difference of two float32 overflows; infinities are the largest float32."""
+    """As float64, so that no difference of two float32 overflows; infinities become the largest float32."""
     most = float(np.finfo(np.float32).max)
     return np.nan_to_num(values.astype(np.float64), posinf=most, neginf=-most)
 
 
 def orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 … 8; 1 (upright) when there is none or it cannot be read."""
+    """The EXIF orientation, 1 … 8; 1 (upright) if there is none or it cannot be read."""
     try:
         turn = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # the pixels may be good all the same
+    except Exception:  # the pixels may still be good
         return 1
     return turn if turn in _TURNS else 1
 

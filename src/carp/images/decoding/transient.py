@@ -1,10 +1,10 @@
-"""Errors of the storage or the network that may be gone a moment later, and what to do about them.
+"""Transient errors of the storage or the network, and retries.
 
-A disk, a file server or a network that stumbles says nothing about the file that was being read. So such a read is
-tried again with growing pauses; when it still fails, the run stops. No file is called bad for it, and no other image
-takes its place: what a run sees depends on the images alone.
+A failing disk, file server or network says nothing about the file that was being read. Such a read is retried with
+growing pauses; if it still fails, the run stops. The file is not marked as bad, and no other image takes its place, so
+that a run depends on the images alone.
 
-Errors that do say something about the file (it is missing, may not be read, or cannot be decoded) are not retried.
+Errors about the file itself (it is missing, forbidden, or cannot be decoded) are not retried.
 """
 
 import errno
@@ -18,8 +18,8 @@ from typing import TypeVar
 from carp.errors import StorageError
 
 TRIES = 5
-FIRST_PAUSE = 1.0  # seconds; each pause is twice the one before: 15 s in all
-_SECONDS_OF_OUTAGE = 10.0  # errors so shortly after each other have one cause
+FIRST_PAUSE = 1.0  # seconds; each pause is twice as long as the one before: 15 s in total
+_SECONDS_OF_OUTAGE = 10.0  # errors within this time have the same cause
 
 T = TypeVar("T")
 
@@ -36,14 +36,14 @@ TRANSIENT = frozenset(getattr(errno, name) for name in _NAMES if hasattr(errno, 
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether an error may be gone when the same is tried again."""
-    if isinstance(error, TimeoutError | ConnectionError):  # these may have no number
+    """Whether a retry may succeed after this error."""
+    if isinstance(error, TimeoutError | ConnectionError):  # these may have no errno
         return True
     return isinstance(error, OSError) and error.errno in TRANSIENT
 
 
 class _Outage:
-    """What the threads of a process know of one outage: they warn once, and when one gives up the others do, too."""
+    """What the threads of a process share about an outage: one warns, and if one gives up, all do."""
 
     def __init__(self) -> None:
         self._warned = self._given_up = -math.inf
@@ -65,7 +65,7 @@ _outage = _Outage()
 
 
 def retrying(read: Callable[[], T], place: object) -> T:
-    """What `read` returns, after some more tries if the storage fails; `place` names in messages what is read.
+    """The result of `read`, retried if the storage fails; `place` names in messages what is read.
 
     Raises:
         StorageError: The storage failed every time.
@@ -84,11 +84,11 @@ def retrying(read: Callable[[], T], place: object) -> T:
                 seconds = monotonic() - started
                 raise StorageError(
                     f"cannot read {place}: {reason}. Gave up after {seconds:.0f} s: the storage or the network fails, "
-                    "so no image was marked as bad. Run the same command again when it works; what was done is kept. "
+                    "so no image was marked as bad. Run the same command again when it works; finished work is kept. "
                     "If only this file fails, restore or remove it."
                 ) from error
             if left == TRIES - 1:
-                _outage.warn(f"cannot read {place}: {reason}. Trying again up to {left} times.")
+                _outage.warn(f"cannot read {place}: {reason}. Retrying up to {left} times.")
         sleep(pause)
         pause *= 2
     raise AssertionError("unreachable")

@@ -1,7 +1,7 @@
-"""Altered copies of images, as people and machines make them: compressed, cut, covered, turned, printed and scanned.
+"""Altered copies of images, as people and machines make them: compressed, cropped, covered, rotated, printed, scanned.
 
-What is random about a copy is a hash of (seed, image, attack, strength), so that the same copies are made however
-often the work is interrupted.
+The random numbers of a copy are a hash of (seed, image, attack, strength), so that an interrupted run continues with
+the same copies.
 """
 
 import io
@@ -17,7 +17,7 @@ from carp.images.decoding.decode import Pixels
 from carp.random import Purpose, key, uniforms
 
 MANIFEST = "manifest.json"
-QUALITY = 90  # of the JPEGs that hold copies, but for those of the attack `jpeg`
+QUALITY = 90  # of the copies as JPEGs, except those of the attack `jpeg`
 _ROWS_AT_A_TIME = 256
 _WORDS = ("COPY", "SAMPLE", "breaking news", "follow for more", "DO NOT SHARE", "wow!", "12.08.2021", "when you see it")
 
@@ -26,20 +26,19 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Attack:
-    """A way to alter an image, with strengths from the mildest to the hardest."""
+    """A way to alter an image, with strengths from mild to hard."""
 
-    number: int  # part of the hash: never changes
+    number: int  # part of the hash, so it never changes
     strengths: tuple[float, ...]
-    meaning: str
     apply: Callable[["Material", float], Pixels]
 
 
 @dataclass(frozen=True)
 class Material:
-    """What an attack works with."""
+    """The inputs of an attack."""
 
     pixels: Pixels
-    stream: NDArray[np.uint64]  # where its random numbers come from
+    stream: NDArray[np.uint64]  # the key of its random numbers
     other: Callable[[float], Pixels]  # another image of the set, chosen by a number in [0, 1)
 
     @property
@@ -49,11 +48,11 @@ class Material:
 
 
 def _as_it_is(material: Material, _quality: float) -> Pixels:
-    return material.pixels  # the quality is that of the file: see `attacked`
+    return material.pixels  # `attacked` sets the quality of the file
 
 
 def _crop(material: Material, percent: float) -> Pixels:
-    """Remove so much of the surface; the shape stays, the place is random."""
+    """Remove this share of the area; the aspect ratio stays, the position is random."""
     height, width, _ = material.pixels.shape
     side = np.sqrt(1 - percent / 100)
     new_height, new_width = max(1, round(height * side)), max(1, round(width * side))
@@ -82,12 +81,12 @@ def _noise(material: Material, deviation: float) -> Pixels:
 
 
 def _noisy(pixels: Pixels, deviation: float, stream: NDArray[np.uint64]) -> Pixels:
-    """Normal noise on every value, rows at a time: a photograph has tens of millions of them."""
+    """Add normal noise to every value, a few rows at a time: a photograph has tens of millions of values."""
     height, width, _ = pixels.shape
     noisy = np.empty_like(pixels)
     for top in range(0, height, _ROWS_AT_A_TIME):
         rows = np.arange(top, min(top + _ROWS_AT_A_TIME, height))
-        u = uniforms(key(stream, rows), 6 * width)  # two for each value: Box and Muller's normal numbers
+        u = uniforms(key(stream, rows), 6 * width)  # two per value, for the Box–Muller transform
         radius, turn = np.sqrt(-2 * np.log1p(-u[:, : 3 * width])), u[:, 3 * width :]
         normal = (radius * np.cos(2 * np.pi * turn)).reshape(len(rows), width, 3)
         noisy[rows] = np.rint(pixels[rows] + deviation * normal).clip(0, 255)
@@ -95,7 +94,7 @@ def _noisy(pixels: Pixels, deviation: float, stream: NDArray[np.uint64]) -> Pixe
 
 
 def _text(material: Material, lines: float) -> Pixels:
-    """Lines of text across the image, white with a dark edge, as large as fits."""
+    """Draw lines of text across the image, white with a dark edge, as large as fits."""
     image = Image.fromarray(material.pixels)
     draw = ImageDraw.Draw(image)
     for line, (u_size, u_words, u_left, u_top) in enumerate(uniforms(material.stream, 4 * int(lines)).reshape(-1, 4)):
@@ -111,7 +110,7 @@ def _text(material: Material, lines: float) -> Pixels:
 
 
 def _overlay(material: Material, percent: float) -> Pixels:
-    """Another image over a part of the surface."""
+    """Cover part of the image with another one."""
     height, width, _ = material.pixels.shape
     draws = material.draws
     side = np.sqrt(percent / 100)
@@ -124,13 +123,13 @@ def _overlay(material: Material, percent: float) -> Pixels:
 
 
 def _rotate(material: Material, degrees: float) -> Pixels:
-    """Turned one way or the other, on a canvas that holds all of it; the corners are black."""
+    """Rotate in a random direction, on a canvas that holds the whole image; the corners are black."""
     signed = degrees if material.draws[0] < 0.5 else -degrees
     return np.array(Image.fromarray(material.pixels).rotate(signed, Image.Resampling.BICUBIC, expand=True))
 
 
 def _print_and_scan(material: Material, level: float) -> Pixels:
-    """Seen askew on paper: perspective, fewer pixels, uneven light, paler colours, blur, then grain."""
+    """Imitate a scan of a print: perspective, uneven light, pale colours, blur, then grain."""
     height, width, _ = material.pixels.shape
     draws = material.draws
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], dtype=np.float32)
@@ -148,26 +147,26 @@ def _print_and_scan(material: Material, level: float) -> Pixels:
 
 
 ATTACKS: dict[str, Attack] = {
-    "jpeg": Attack(1, (75, 50, 30, 20, 15, 10, 8, 5, 3), "quality of the JPEG", _as_it_is),
-    "crop": Attack(2, (10, 15, 20, 30, 40, 50, 60, 70, 80), "percent of the surface that is removed", _crop),
-    "resize": Attack(3, (75, 50, 25), "percent of the sides", _resize),
-    "blur": Attack(4, (0.5, 1, 2, 3), "deviation in percent of the longer side", _blur),
-    "noise": Attack(5, (10, 25, 50), "deviation in grey values of 255", _noise),
-    "text": Attack(6, (1, 3, 5), "lines of text", _text),
-    "overlay": Attack(7, (10, 25, 50), "percent of the surface that another image covers", _overlay),
-    "rotate": Attack(8, (5, 15, 45, 90, 180), "degrees, to the left or to the right", _rotate),
-    "print-scan": Attack(9, (1, 2, 3), "level of warp, blur, light and noise", _print_and_scan),
+    "jpeg": Attack(1, (75, 50, 30, 20, 15, 10, 8, 5, 3), _as_it_is),  # quality of the JPEG
+    "crop": Attack(2, (10, 15, 20, 30, 40, 50, 60, 70, 80), _crop),  # percent of the area that is removed
+    "resize": Attack(3, (75, 50, 25), _resize),  # percent of the sides
+    "blur": Attack(4, (0.5, 1, 2, 3), _blur),  # standard deviation in percent of the longer side
+    "noise": Attack(5, (10, 25, 50), _noise),  # standard deviation in grey values of 255
+    "text": Attack(6, (1, 3, 5), _text),  # lines of text
+    "overlay": Attack(7, (10, 25, 50), _overlay),  # percent of the area that another image covers
+    "rotate": Attack(8, (5, 15, 45, 90, 180), _rotate),  # degrees, to the left or to the right
+    "print-scan": Attack(9, (1, 2, 3), _print_and_scan),  # level of warp, blur, light and noise
 }
 
 
 def stream_of(seed: int, index: int, name: str, strength: float) -> NDArray[np.uint64]:
-    """Where the random numbers of one copy come from."""
+    """The key of the random numbers of one copy."""
     attack = ATTACKS[name]
     return key(seed, Purpose.ATTACK, index, attack.number, attack.strengths.index(strength))
 
 
 def chosen_strength(seed: int, index: int, name: str) -> float:
-    """One strength of an attack for an image."""
+    """The strength of an attack that the seed chooses for an image."""
     attack = ATTACKS[name]
     draw = uniforms(key(seed, Purpose.ATTACK, index, attack.number, len(attack.strengths)), 1)[0]
     return attack.strengths[int(draw * len(attack.strengths))]
@@ -176,15 +175,15 @@ def chosen_strength(seed: int, index: int, name: str) -> float:
 def attacked(
     pixels: Pixels, name: str, strength: float, *, seed: int, index: int, other: Callable[[float], Pixels]
 ) -> bytes:
-    """One altered copy of an image [H, W, 3] as a JPEG file.
+    """An altered copy of an image [H, W, 3], as the bytes of a JPEG file.
 
     Args:
         pixels: The image, upright.
         name: One of `ATTACKS`.
         strength: One of its strengths.
-        seed: Of the whole set.
-        index: Number of the image in its source.
-        other: Gives another image for a number in [0, 1); for `overlay`.
+        seed: The seed of the whole set.
+        index: The number of the image in its source.
+        other: Returns another image for a number in [0, 1); used by `overlay`.
     """
     material = Material(pixels, stream_of(seed, index, name, strength), other)
     copy = Image.fromarray(np.ascontiguousarray(ATTACKS[name].apply(material, strength)))

@@ -1,4 +1,4 @@
-"""Images that are the same to the byte."""
+"""Images with identical bytes."""
 
 import hashlib
 import os
@@ -16,7 +16,7 @@ _AT_A_TIME = 1024
 
 
 def digest(stored: Stored) -> bytes:
-    """16 bytes that differ where images differ: in their file, or in pixels and shape."""
+    """A digest of 16 bytes of an encoded file, or of pixels and their shape."""
     content = stored if isinstance(stored, bytes) else np.ascontiguousarray(stored).tobytes()
     shape = b"" if isinstance(stored, bytes) else str(stored.shape).encode()
     return hashlib.blake2b(content, digest_size=16, key=shape).digest()
@@ -25,20 +25,20 @@ def digest(stored: Stored) -> bytes:
 def first_identical(
     source: Source, images: NDArray[np.int64], progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> NDArray[np.int64]:
-    """For every image, the place in `images` of the first that is the same to the byte; its own if there is none."""
+    """For every image, the position in `images` of the first image with the same bytes; at the latest its own."""
     firsts = np.arange(len(images))
     seen: dict[bytes, int] = {}
 
-    def look_at(row: int) -> bytes | None:
+    def digest_of(row: int) -> bytes | None:
         try:
             return digest(source.fetch(int(images[row])))
-        except UnreadableImageError:  # it was readable when its features were extracted
+        except UnreadableImageError:  # it could be read when its features were extracted
             return None
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for start in range(0, len(images), _AT_A_TIME):  # a million waiting tasks would fill the memory
+        for start in range(0, len(images), _AT_A_TIME):  # a million queued tasks would fill the memory
             rows = range(start, min(start + _AT_A_TIME, len(images)))
-            for row, found in zip(rows, pool.map(look_at, rows), strict=True):
+            for row, found in zip(rows, pool.map(digest_of, rows), strict=True):
                 if found is not None:
                     firsts[row] = seen.setdefault(found, row)
             progress(rows.stop, len(images))

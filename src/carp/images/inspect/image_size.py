@@ -1,4 +1,4 @@
-"""How large the images are, and whether the views suit them. Looks at a few images, the same ones every time."""
+"""Whether the size of the views suits the images, judged by a fixed sample of them."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from carp.errors import UnreadableImageError
 from carp.images.decoding.decode import size_of
 from carp.images.source import Source
 
-_LOOKED_AT = 16
-_TOO_SMALL, _TOO_LARGE = 2, 4  # ratios of sides that deserve a word
+_SAMPLED = 16
+_TOO_SMALL, _TOO_LARGE = 2, 4  # ratios of sides that deserve advice
 
 
 def advice(source: Source, config: SizeSettings) -> str | None:
-    """A line when the images are much smaller or much larger than the views, else None."""
+    """One line of advice if the images are much smaller or much larger than the views, else None."""
     sizes = sorted(_sizes(source), key=min)
     if not sizes:
         return None
@@ -31,9 +31,9 @@ def advice(source: Source, config: SizeSettings) -> str | None:
 
 
 def _sizes(source: Source) -> list[tuple[int, int]]:
-    """(width, height) of a few images; those that cannot be read are passed over, as training will name them."""
+    """(width, height) of a few images; unreadable ones are skipped, as training reports them."""
     found = []
-    for index in map(int, np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(int))):
+    for index in map(int, np.unique(np.linspace(0, len(source) - 1, _SAMPLED).astype(int))):
         try:
             found.append(size_of(source.fetch(index), source.place(index)))
         except UnreadableImageError:

@@ -1,7 +1,7 @@
-"""A look at every image of a source before a run: what there is, what is broken, what is there twice.
+"""Read and decode every image of a source: counts, sizes, formats, broken images and duplicates.
 
-Everything goes through `fetch` and `place`, so that it works for any source. Images are decoded in full: a file whose
-head is whole may still be cut short.
+Only `fetch` and `place` are used, so that it works for any source. Images are decoded completely: a file with an intact
+header may still be truncated.
 """
 
 import os
@@ -21,13 +21,13 @@ from carp.images.loading.quarantine import Unreadable
 from carp.images.source import Source
 
 _AT_A_TIME = 1024
-_NAMES = 3  # of a group of duplicates
-_PIXELS = "pixels"  # the format of images that are not files
+_PLACES = 3  # places listed per group of duplicates
+_PIXELS = "pixels"  # the format of images that are not encoded
 
 
 @dataclass(frozen=True)
 class Range:
-    """Smallest, middle and largest of something."""
+    """The smallest, the median and the largest value."""
 
     min: int
     median: int
@@ -44,19 +44,19 @@ class Duplicates:
 
 @dataclass(frozen=True)
 class Scan:
-    """What was found. Widths, heights and formats are those of the images that can be read."""
+    """What was found. Widths, heights and formats are those of readable images."""
 
     images: int
     broken: list[Unreadable]
-    empty: int  # of the broken ones: files of no bytes
+    empty: int  # broken images that are files without bytes
     formats: dict[str, int]
     width: Range | None
     height: Range | None
     bytes_each: Range
     bytes_in_all: int
-    classes: dict[str, int]  # of all images; empty without labels
+    classes: dict[str, int]  # number of images per class; empty without labels
     duplicates: list[Duplicates]  # largest group first
-    small: int  # images whose shorter side is at most half of a view's
+    small: int  # images whose shorter side is at most half that of a view
 
 
 class _Seen(NamedTuple):
@@ -69,11 +69,11 @@ class _Seen(NamedTuple):
 
 
 def scan(source: Source, *, view_size: int, progress: Callable[[int, int], None] = lambda _done, _all: None) -> Scan:
-    """Read and decode every image, with as many threads as there are cores."""
+    """Read and decode every image, with one thread per core."""
     digests = np.zeros(len(source), dtype="V16")
     sizes_N3 = np.zeros((len(source), 3), dtype=np.int64)  # bytes, width, height
     formats, broken = Counter[str](), list[Unreadable]()
-    for i, seen in enumerate(_look_at_all(source)):
+    for i, seen in enumerate(_read_all(source)):
         digests[i], sizes_N3[i] = seen.digest, (seen.num_bytes, seen.width, seen.height)
         if seen.bad:
             broken.append(seen.bad)
@@ -97,13 +97,13 @@ def scan(source: Source, *, view_size: int, progress: Callable[[int, int], None]
     )
 
 
-def _look_at_all(source: Source) -> Iterator[_Seen]:
+def _read_all(source: Source) -> Iterator[_Seen]:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for start in range(0, len(source), _AT_A_TIME):  # a million waiting tasks would fill the memory
-            yield from pool.map(lambda i: _look_at(source, i), range(start, min(start + _AT_A_TIME, len(source))))
+        for start in range(0, len(source), _AT_A_TIME):  # a million queued tasks would fill the memory
+            yield from pool.map(lambda i: _read_one(source, i), range(start, min(start + _AT_A_TIME, len(source))))
 
 
-def _look_at(source: Source, index: int) -> _Seen:
+def _read_one(source: Source, index: int) -> _Seen:
     stored: Stored = b""
     try:
         stored = source.fetch(index)
@@ -129,7 +129,7 @@ def _range(values: NDArray[np.int64]) -> Range | None:
 def _classes(source: Source) -> dict[str, int]:
     if source.labels is None:
         return {}
-    if source.labels.ndim > 1:  # several labels per image: it counts for each
+    if source.labels.ndim > 1:  # an image with several labels counts for each
         counts = (source.labels > 0).sum(axis=0)
     else:
         counts = np.bincount(source.labels, minlength=len(source.classes))
@@ -137,13 +137,13 @@ def _classes(source: Source) -> dict[str, int]:
 
 
 def _duplicates(source: Source, digests: NDArray[np.void], good: NDArray[np.bool_]) -> list[Duplicates]:
-    """Groups of readable images with one digest."""
+    """Groups of readable images with the same digest."""
     readable = np.flatnonzero(good)
     _, group, counts = np.unique(digests[readable].view("S16"), return_inverse=True, return_counts=True)
-    order = readable[np.argsort(group, kind="stable")]  # group after group, each in the order of the source
+    order = readable[np.argsort(group, kind="stable")]  # group by group, each in the order of the source
     starts = np.cumsum(counts) - counts
     several = sorted(np.flatnonzero(counts > 1), key=lambda g: (-counts[g], order[starts[g]]))
     return [
-        Duplicates(int(counts[g]), [source.place(int(i)) for i in order[starts[g] : starts[g] + counts[g]][:_NAMES]])
+        Duplicates(int(counts[g]), [source.place(int(i)) for i in order[starts[g] : starts[g] + counts[g]][:_PLACES]])
         for g in several
     ]

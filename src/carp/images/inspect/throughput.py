@@ -1,4 +1,4 @@
-"""How fast images turn into views on this machine, measured on a few of them."""
+"""How fast this machine turns images into views, measured on a sample."""
 
 import os
 import time
@@ -16,14 +16,14 @@ _IMAGES, _AT_A_TIME, _SECONDS = 256, 16, 3.0
 
 @dataclass(frozen=True)
 class Throughput:
-    """Seconds for one image."""
+    """Seconds per image."""
 
-    once: float  # reading into memory, before the first epoch; 0 for photographs, which stay where they are
-    each_epoch: float  # decoding and augmenting, or augmenting only, in one process
+    once: float  # to read it into memory before the first epoch; 0 for photographs, which are not held in memory
+    each_epoch: float  # to decode and augment, or only to augment, in one process
     by_workers: bool  # whether worker processes share the work
 
     def epoch(self, num_images: int) -> dict[int, float]:
-        """Seconds an epoch by number of workers, up to the number of cores; 0 where there are none."""
+        """Seconds per epoch by number of workers, up to the number of cores; 0 where no workers are used."""
         if not self.by_workers:
             return {0: num_images * self.each_epoch}
         cores = os.cpu_count() or 1
@@ -32,7 +32,7 @@ class Throughput:
 
 
 def measure_throughput(source: Source, config: LoaderSettings) -> Throughput:
-    """Make views of some images for a few seconds, as training would, in this process."""
+    """Make views of a sample for a few seconds in this process, as training would."""
     few = at_random(source, _IMAGES, seed=0)
     small = is_held(config)
     size = min(len(few), config.batch_size if small else _AT_A_TIME)
@@ -47,5 +47,5 @@ def measure_throughput(source: Source, config: LoaderSettings) -> Throughput:
             ends.append(time.perf_counter())
             if ends[-1] - ends[0] > _SECONDS:
                 break
-    ends = ends[1:] if len(ends) > 2 else ends  # the first one sets things up
+    ends = ends[1:] if len(ends) > 2 else ends  # the first batch includes the setup
     return Throughput(once, (ends[-1] - ends[0]) / (len(ends) - 1) / size, not small)

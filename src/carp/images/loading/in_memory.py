@@ -20,7 +20,7 @@ _AT_A_TIME = 1024
 
 
 class HeldSource(ArraySource):
-    """The images of another source, held in memory. Those that cannot be read are black, and known."""
+    """The images of another source, held in memory. Unreadable ones are black and listed in `unreadable`."""
 
     def __init__(self, images: Pixels, source: Source, unreadable: Sequence[Unreadable]) -> None:
         super().__init__(images, source.labels, source.classes, name=source.name, fingerprint=source.fingerprint)
@@ -28,13 +28,13 @@ class HeldSource(ArraySource):
         self.label_remedy = source.label_remedy
 
     def fetch(self, index: int) -> Stored:
-        """RGB bytes [H, W, 3] of one image."""
+        """RGB bytes [H, W, 3]."""
         if bad := self.unreadable.get(index):
             raise UnreadableImageError(bad.place, bad.reason)
         return super().fetch(index)
 
     def place(self, index: int) -> str:
-        """Where one image came from."""
+        """Its place in the original source."""
         return self._source.place(index)
 
 
@@ -59,7 +59,7 @@ def hold_in_memory(
 ) -> ArraySource:
     """Decode all images of a source to size × size, with the transform of evaluation.
 
-    `missed` is told of images that cannot be read, as they are found.
+    `missed` is called with each image that cannot be read.
     """
     if isinstance(source, ArraySource) and source.images.shape[1:3] == (size, size):
         return source
@@ -84,5 +84,5 @@ def _decode(source: Source, size: int) -> Iterator[Pixels | UnreadableImageError
             return error
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for start in range(0, len(source), _AT_A_TIME):  # so that what is decoded does not pile up
+        for start in range(0, len(source), _AT_A_TIME):  # so that decoded images do not pile up
             yield from pool.map(square, range(start, min(start + _AT_A_TIME, len(source))))

@@ -1,10 +1,9 @@
-"""Batches of views in a fixed order, startable at any step.
+"""Batches of views in a fixed order, starting at any step.
 
-The order of an epoch is a permutation drawn from (seed, epoch); the last images that do not fill a batch wait for
-another epoch's order. Small images are held in memory and augmented a batch at a time; photographs are decoded and
-augmented one at a time by worker processes. The place of an image that cannot be read is taken by another one, with
-the view parameters of the image that was due. Where several processes share a run, each makes its own part of every
-batch.
+The order of an epoch is a permutation drawn from (seed, epoch). Small images are held in memory and augmented one batch
+at a time; photographs are decoded and augmented one at a time by worker processes. An image that cannot be read is
+replaced by another, with the view parameters of the image that was due. If a run has more than one process, each makes
+its own share of every batch.
 
 Shapes: V views, B images, S side of a view.
 """
@@ -53,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Batch:
-    """The views of one optimiser step, as far as this process makes them."""
+    """This process's share of the views of one optimiser step."""
 
     step: int
     epoch: int
@@ -67,14 +66,14 @@ class Loader(Protocol):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in an epoch."""
+        """The number of full batches in an epoch."""
 
     def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
 
 
 class SmallImageLoader:
-    """Augments whole batches of images held in memory; the next one while the current one is trained on, if `ahead`."""
+    """Augments whole batches of images held in memory; if `ahead`, the next one while the current one is in use."""
 
     def __init__(self, source: ArraySource, config: LoaderSettings, *, ahead: bool = False) -> None:
         self._ahead = ahead
@@ -91,13 +90,13 @@ class SmallImageLoader:
     def _in_turn(self, first_step: int, last_step: int) -> Iterator[Batch]:
         own = slice(*distributed.share(self._order.batch_size, distributed.rank()))
         for step, epoch, due in self._order.steps(first_step, last_step):
-            taken, indices = self._taken(epoch, due), due[own]  # of all processes, so that all or none fail
+            taken, indices = self._taken(epoch, due), due[own]  # for all processes, so that all or none fail
             images = self._source.images[taken[own]]
             views = batch_views(images, self._kinds, seed=self._seed, epoch=epoch, indices=indices)
             yield Batch(step, epoch, indices, views, self._order.batch_size)
 
     def _taken(self, epoch: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The indices, those of unreadable images replaced."""
+        """The indices, with those of unreadable images replaced."""
         taken = indices.copy()
         for row in np.flatnonzero(~self._is_readable[indices]):
             due = int(indices[row])
@@ -110,7 +109,7 @@ class SmallImageLoader:
 
 
 def one_ahead(batches: Iterator[T]) -> Generator[T]:
-    """The same batches, each made in a thread while the one before it is in use. Tensor operations let others run."""
+    """The same batches, each made in a thread while the one before it is in use; tensor operations release the GIL."""
     with ThreadPoolExecutor(1, thread_name_prefix="views") as thread:
         coming = thread.submit(next, batches, None)
         while (batch := coming.result()) is not None:
@@ -119,7 +118,7 @@ def one_ahead(batches: Iterator[T]) -> Generator[T]:
 
 
 def own_parts(order: Order, first_step: int, last_step: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """(step, epoch, indices) of the images that this process takes; those of all processes, joined, are the batch."""
+    """(step, epoch, indices) of this process's share of every batch."""
     own = slice(*distributed.share(order.batch_size, distributed.rank()))
     for step, epoch, indices in order.steps(first_step, last_step):
         yield step, epoch, indices[own]
@@ -150,7 +149,7 @@ class PhotoLoader:
 
 
 def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], workers: int) -> Generator[T]:
-    """What `dataset.__getitems__` makes of every list of items (epoch, index), in turn, in worker processes."""
+    """The results of `dataset.__getitems__` for every list of items (epoch, index), in order, from worker processes."""
     without_threads()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
@@ -163,7 +162,7 @@ def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], work
         )
         loaded = iter(loader)
     # The workers end here or at exit, not with the last reference, which a traceback may hold: multiprocessing would
-    # send them a signal that they do not heed, and wait
+    # send them a signal that they ignore, and wait
     end = partial(_end_workers, loaded)
     atexit.register(end)
     try:
@@ -174,14 +173,14 @@ def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], work
 
 
 def _end_workers(loaded: Iterator[Any]) -> None:
-    """Kill the workers, which hold nothing: torch would wait until each has finished the batch that it is working on.
+    """Kill the workers, which have no state: torch would wait until each has finished its current batch.
 
-    This replaces torch's own way to end them, which could wait for a lock that a killed worker held.
+    This replaces torch's own shutdown, which could wait for a lock that a killed worker held.
     """
     if not isinstance(loaded, _MultiProcessingDataLoaderIter) or loaded._shutdown:
         return
     loaded._shutdown = True
-    _remove_worker_pids(id(loaded))  # from here on their death is no failure
+    _remove_worker_pids(id(loaded))  # from here on, torch does not report their death as a failure
     loaded._worker_pids_set = False
     for worker in loaded._workers:
         worker.kill()
@@ -193,23 +192,23 @@ def _end_workers(loaded: Iterator[Any]) -> None:
 
 
 def _depend_on_parent(_worker: int) -> None:
-    """A worker ends when its parent says so, or with it.
+    """Make a worker end with its parent, and only then.
 
-    Ctrl-C, `timeout` and batch systems signal the whole process group; only the training process acts on that.
+    Ctrl-C, `timeout` and batch systems signal the whole process group; only the training process acts on the signal.
     """
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:
         end_with(parent.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # What fails while a batch is made travels to the parent. The rest is a thread of multiprocessing that prints a
-    # traceback when a parent that was told to stop does not fetch what it asked for
+    # Errors while a batch is made are sent to the parent. What remains is a thread of multiprocessing that prints a
+    # traceback if a parent that is stopping does not fetch a batch
     sys.excepthook = lambda *_: None
 
 
 @dataclass(frozen=True)
 class _Rendered:
-    """What a worker makes of a batch: views or an error, which as an exception would arrive as a traceback."""
+    """A batch from a worker: views, or an error as a value, because a raised one would arrive as a traceback."""
 
     views: list[Tensor]
     misses: Misses
@@ -217,15 +216,15 @@ class _Rendered:
 
 
 def _of_all_processes(rendered: _Rendered) -> tuple[Misses, DataError | None]:
-    """What all processes missed and the first error among theirs, so that all stop at the same step."""
+    """The misses of all processes and the first of their errors, so that all processes stop at the same step."""
     own, error = rendered.misses, rendered.error
     nothing = error is None and not own.unreadable
-    told = distributed.gather(None if nothing else [asdict(own), str(error or ""), type(error).__name__])
-    if len(told) == 1:
+    gathered = distributed.gather(None if nothing else [asdict(own), str(error or ""), type(error).__name__])
+    if len(gathered) == 1:
         return own, error
     misses, errors = Misses(), list[DataError]()
     kinds = {kind.__name__: kind for kind in (DataError, BadImagesError, StorageError)}
-    for one, message, kind in filter(None, told):
+    for one, message, kind in filter(None, gathered):
         misses.unreadable += [Unreadable(**bad) for bad in one["unreadable"]]
         misses.drawn += one["drawn"]
         misses.drawn_unreadable += one["drawn_unreadable"]
@@ -239,7 +238,7 @@ def _as_it_is(rendered: Any) -> Any:
 
 
 class _Photos(Dataset[_Rendered]):
-    """The views of a batch by (epoch, index), so that these are all a worker has to know."""
+    """The views of a batch by (epoch, index): a worker needs to know nothing else."""
 
     def __init__(self, source: Source, config: LoaderSettings) -> None:
         self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
@@ -256,7 +255,7 @@ class _Photos(Dataset[_Rendered]):
         return _Rendered([stack(view) for view in zip(*views, strict=True)], misses)
 
     def _views(self, epoch: int, index: int, misses: Misses) -> list[Tensor]:
-        """The views of an image, or of the first one that can be read among those that may take its place."""
+        """The views of an image, or of the first of its substitutes that can be read."""
         others = substitutes(len(self._source), seed=self._seed, epoch=epoch, index=index)
         for drawn, taken in enumerate(chain([index], others)):
             misses.drawn += drawn > 0
@@ -272,20 +271,20 @@ class _Photos(Dataset[_Rendered]):
 
 
 def stack(views: Sequence[Tensor]) -> Tensor:
-    """Views [3, S, S] as [B, 3, S, S]. Photographs are channels-last, which only a stack in that order keeps."""
+    """Stack views [3, S, S] to [B, 3, S, S], keeping the channels-last order that photographs have."""
     return torch.stack([view.permute(1, 2, 0) for view in views]).permute(0, 3, 1, 2)
 
 
 def make_loader(source: Source, config: LoaderSettings, quarantine: Quarantine | None = None) -> Loader:
-    """The loader that suits the views' size and the source; photographs that cannot be read go into quarantine."""
+    """The loader for a source and a size of views; photographs that cannot be read are put into quarantine."""
     if isinstance(source, ArraySource) and is_held(config):
-        # On a CPU the thread would take from the step what it gives: both use all cores
+        # On a CPU, a thread gains nothing: the step already uses all cores
         return SmallImageLoader(source, config, ahead=choose_device(config.device).type != "cpu")
     return PhotoLoader(source, config, quarantine)
 
 
 def normalise(images: Tensor, device: torch.device, *, channels_last: bool = False) -> Tensor:
-    """Move images (bytes, or floats in [0, 1]) to the device and apply ImageNet's mean and deviation."""
+    """Move images (bytes, or floats in [0, 1]) to the device and normalise by ImageNet's mean and deviation."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = images.to(device, non_blocking=True)
     mean = torch.tensor(IMAGENET_MEAN, device=device).view(3, 1, 1)
@@ -297,7 +296,7 @@ def normalise(images: Tensor, device: torch.device, *, channels_last: bool = Fal
 
 
 def _normalise_bytes(x: Tensor, scale: Tensor, shift: Tensor, layout: torch.memory_format) -> Tensor:
-    """x·scale + shift as floats, in the order of memory; on a CPU an image at a time, which stays in its cache."""
+    """x·scale + shift as floats, in memory order; on a CPU one image at a time, so that it stays in the cache."""
     floats = torch.empty(x.shape, device=x.device, memory_format=layout)
     rows = floats.flatten(2)
     if layout == torch.channels_last:

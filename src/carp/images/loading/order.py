@@ -1,4 +1,4 @@
-"""Which images make up which step: a function of (seed, epoch), with no state to save."""
+"""Which images belong to which step: a function of (seed, epoch), without any state to save."""
 
 from collections.abc import Iterator
 from typing import Self
@@ -13,10 +13,10 @@ from carp.random import Purpose, seed_of
 
 
 def check_batch_size(num_images: int, batch_size: int) -> None:
-    """Raise unless there are images for one batch."""
+    """Raise unless there are enough images for one batch."""
     if num_images < 2:
         raise DataError(
-            f"training compares images with each other: it needs at least 2, and there is {num_images}. Add images."
+            f"training compares images with each other: it needs at least 2, but received {num_images}. Add images."
         )
     if num_images < batch_size:
         raise DataError(
@@ -27,10 +27,9 @@ def check_batch_size(num_images: int, batch_size: int) -> None:
 class Order:
     """The images of every step.
 
-    The order of an epoch is a permutation of all images; the last ones that do not fill a batch wait for another
-    epoch's order. Images that are stored in groups (shards) and read best in sequence are permuted in windows: the
-    groups are permuted, neighbours are joined until they hold at least `window` images, and the images of a window are
-    permuted.
+    The order of an epoch is a permutation of all images; the last ones that do not fill a batch are left out of this
+    epoch. Images that are stored in groups (shards) and read best in sequence are permuted in windows: the groups are
+    permuted, neighbours are joined until they hold at least `window` images, and the images of a window are permuted.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Order:
 
     @classmethod
     def of_source(cls, source: Source, config: LoaderSettings) -> Self:
-        """The order that suits how the images of a source are stored."""
+        """The order for a source: by windows if its images are stored in groups."""
         window = config.shuffle_buffer if source.window is None else min(config.shuffle_buffer, source.window)
         return cls(len(source), config.batch_size, config.seed, groups=source.groups, window=max(1, window))
 
@@ -87,16 +86,16 @@ def _in_windows(groups: NDArray[np.int64], window: int, generator: np.random.Gen
     for group in order.tolist():
         window_of[group] = number
         held, left = held + int(groups[group]), left - int(groups[group])
-        if held >= window and left >= window:  # what would be left alone at the end joins the last window
+        if held >= window and left >= window:  # a remainder smaller than a window joins the last one
             number, held = number + 1, 0
     chance = generator.random(int(groups.sum()))
     return np.lexsort((chance, np.repeat(window_of, groups)))
 
 
 def even_batches(count: int, most: int) -> list[slice]:
-    """The fewest batches of at most `most` images, whose sizes differ by one at most.
+    """The fewest batches of at most `most` images, with sizes that differ by at most one.
 
-    A small last batch would have the weight of a whole one in the last step of every epoch.
+    A small last batch would have as much weight as a full one.
     """
     number = -(-count // most)
     return [slice(i * count // number, (i + 1) * count // number) for i in range(number)]

@@ -1,8 +1,8 @@
-"""Images that cannot be read: which image takes the place of one, what is written down, and when it is too much.
+"""Images that cannot be read: which image replaces one, what is recorded, and how many are too many.
 
-An image is tried whenever it is due, and another takes its place if it cannot be read. Which one is a hash of
-(seed, epoch, index, attempt), so that nothing but the images themselves decides what a run sees: not the number of
-workers, not an interruption, not what was found bad before.
+Every image is tried whenever it is due, and replaced by another if it cannot be read. The replacement is a hash of
+(seed, epoch, index, attempt), so that only the images themselves decide what a run sees: not the number of workers, not
+an interruption, and not which images were bad before.
 """
 
 import json
@@ -16,7 +16,7 @@ from carp.errors import BadImagesError, CheckpointError, DataError
 from carp.random import Purpose, key
 
 _MOST_ATTEMPTS = 1000
-_DOUBT = math.log(1e12)  # a share is called too large early only if chance would do this once in 10^12 times
+_DOUBT = math.log(1e12)  # a share is called too large early only if the chance of an error is below 10^-12
 _WARNINGS = 3
 
 
@@ -31,7 +31,7 @@ class Unreadable:
 
 @dataclass
 class Misses:
-    """What could not be read of a batch, and how many images were drawn to take the places."""
+    """The unreadable images of a batch, and how many images were drawn to replace them."""
 
     unreadable: list[Unreadable] = field(default_factory=list)
     drawn: int = 0
@@ -39,30 +39,30 @@ class Misses:
 
 
 def substitutes(num_images: int, *, seed: int, epoch: int, index: int) -> Iterator[int]:
-    """The images to try, in turn, in the place of image `index`; drawn from all images, whatever their order."""
+    """The images to try, in turn, instead of image `index`; drawn from all images, whatever their order."""
     for attempt in range(_MOST_ATTEMPTS):
         yield int(key(seed, Purpose.SUBSTITUTE, epoch, index, attempt)) % num_images
 
 
 def nothing_to_read(name: str, unreadable: Sequence[Unreadable]) -> DataError:
-    """The error for a source without a single image that can be read."""
+    """The error for a source of which no image can be read."""
     first = f"the first is {unreadable[0].place}: {unreadable[0].reason}"
     return DataError(
-        f"none of the {len(unreadable):,} images of {name} can be read; {first}. `carp data check` tells more."
+        f"none of the {len(unreadable):,} images in {name} can be read; {first}. `carp data check` lists the reasons."
     )
 
 
 def nothing_instead(place: str) -> BadImagesError:
-    """The error for an image whose place cannot be filled."""
+    """The error for an image that cannot be replaced."""
     return BadImagesError(
-        f"cannot read the image {place}, nor any of those that were tried in its place. `carp data check` tells more."
+        f"cannot read the image {place}, nor any of those that were tried instead. `carp data check` lists the reasons."
     )
 
 
 def proves_too_many(drawn: int, unreadable: int, max_share: float) -> bool:
     """Whether a random sample proves that the share is too large, long before all images were seen.
 
-    Chernoff: a share of s or less gives n draws with a share r > s with a chance of at most exp(−n KL(r‖s)).
+    Chernoff: if the share is at most s, then n draws have a share r > s with probability at most exp(−n KL(r‖s)).
     """
     if unreadable <= max_share * drawn:
         return False
@@ -74,7 +74,7 @@ def proves_too_many(drawn: int, unreadable: int, max_share: float) -> bool:
 
 
 class Quarantine:
-    """Keeps the list of bad images, in a file if there is one, and ends a run that has too many of them."""
+    """Records bad images, in a file if one is given, and stops a run that has too many of them."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Quarantine:
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._num_images, self._max_share, self._path, self._warn = num_images, max_share, path, warn
-        self._writes = writes  # of several processes only one
+        self._writes = writes  # only one of the processes of a run does
         self._found = {bad.index: bad for bad in _read(path)} if path else {}
         self._drawn = self._drawn_unreadable = self._warned = 0
 
@@ -94,13 +94,13 @@ class Quarantine:
         return len(self._found)
 
     def add(self, misses: Misses) -> None:
-        """Write down what is new; raise when the share of bad images is, or must be, larger than allowed."""
+        """Record new bad images; raise if their share is, or is proven to be, larger than allowed."""
         new = {bad.index: bad for bad in misses.unreadable if bad.index not in self._found}
         if new:
             self._found |= new
             if self._path and self._writes:
                 _append(self._path, new.values())
-            self._tell(list(new.values()))
+            self._warn_about(list(new.values()))
         self._drawn += misses.drawn
         self._drawn_unreadable += misses.drawn_unreadable
         if len(self._found) > self._max_share * self._num_images:
@@ -110,13 +110,13 @@ class Quarantine:
             self._stop(f"{self._drawn_unreadable:,} of {self._drawn:,} images drawn at random cannot be read")
 
     def summary(self) -> str | None:
-        """A line for the end of a run, or None when every image could be read."""
+        """A line for the end of a run, or None if every image could be read."""
         if not self._found:
             return None
         where = f": {self._path}" if self._path else ""
         return f"{len(self._found):,} of {self._num_images:,} images could not be read{where}"
 
-    def _tell(self, new: list[Unreadable]) -> None:
+    def _warn_about(self, new: list[Unreadable]) -> None:
         for bad in new[: max(0, _WARNINGS - self._warned)]:
             self._warn(f"cannot read the image {bad.place}: {bad.reason}. Another image takes its place.")
         if self._warned <= _WARNINGS < self._warned + len(new):
@@ -126,16 +126,16 @@ class Quarantine:
 
     def _stop(self, what: str) -> None:
         bad = next(iter(self._found.values()))
-        listed = f" {self._path} lists what was found so far." if self._path else ""
+        listed = f" {self._path} lists those found so far." if self._path else ""
         raise BadImagesError(
             f"{what}, more than max_bad_share={self._max_share:g} allows; one is {bad.place}: {bad.reason}.{listed} "
-            "`carp data check` finds all of them. Remove or replace them and begin again (a run that has a checkpoint "
-            "needs a new --out), or raise max_bad_share to go on without them."
+            "`carp data check` finds all of them. Remove or replace them and start again (with a new --out if the run "
+            "has a checkpoint), or raise max_bad_share to continue without them."
         )
 
 
 def _append(path: Path, new: Iterable[Unreadable]) -> None:
-    """Add lines to the file, to survive a power cut."""
+    """Append lines to the file and sync it to the disk."""
     lines = "".join(json.dumps(asdict(bad)) + "\n" for bad in new)
     try:
         with path.open("ab", buffering=0) as file:
@@ -143,12 +143,12 @@ def _append(path: Path, new: Iterable[Unreadable]) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {path}: {error.strerror}. Make room, then run the command again."
+            f"cannot write {path}: {error.strerror}. Free some space, then run the command again."
         ) from error
 
 
 def _read(path: Path) -> list[Unreadable]:
-    """What the file lists. A line that a kill cut short is removed: the same image will be found again."""
+    """The images that the file lists. An incomplete last line is removed: its image will be found again."""
     try:
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
@@ -158,7 +158,7 @@ def _read(path: Path) -> list[Unreadable]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise CheckpointError(f"cannot read {path}: {error.strerror}.") from error
+        raise CheckpointError(f"cannot read {path}: {error.strerror}. Check its permissions.") from error
     except (ValueError, TypeError) as error:
         raise CheckpointError(
             f"{path} is damaged: {type(error).__name__}. Remove it; bad images will be found again."

@@ -1,4 +1,4 @@
-"""A text or CSV file that lists image files, with labels or without."""
+"""A text or CSV file that lists image files, with or without labels."""
 
 import csv
 import io

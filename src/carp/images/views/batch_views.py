@@ -1,8 +1,8 @@
 """Views of a whole batch of small images at once, with tensor operations.
 
 Crop, resize and flip are two small matrix products: a row of the matrix holds Pillow's bicubic weights of the source
-pixels for one target pixel. The colour operations are torchvision's, without rounding to bytes in between. On the way
-images lie as [B, S, 3, S], rows outermost, which suits both products.
+pixels for one target pixel. The colour operations are torchvision's, without rounding to bytes in between. Between the
+operations, images are stored as [B, S, 3, S], rows outermost, which suits both products.
 
 Shapes: B images, S side of a view, H and W of the source.
 """
@@ -25,7 +25,7 @@ from carp.images.views.view_parameters import (
 )
 
 Integers = NDArray[np.int64]
-_LARGEST_TABLE = 2**21  # weights; for images of 32 pixels it is half of that, and as many flipped
+_LARGEST_TABLE = 2**21  # weights; images of 32 pixels have half of that, and as many flipped
 _GREY = (0.2989, 0.587, 0.114)
 _SOLARISE_ABOVE = 128 / 255
 
@@ -80,7 +80,7 @@ def _apply(x: Tensor, chosen: NDArray[np.bool_], operation, values: NDArray[np.f
 def _crop_and_flip(images_BH3W: Tensor, size: int, drawn: ViewParameters) -> Tensor:
     """Resample the boxes to size × size, [B, S, 3, S]; a flip reverses the target columns.
 
-    With the colours between rows and columns, both are one matrix product an image.
+    With the colours between rows and columns, either is one matrix product per image.
     """
     B, H, _, W = images_BH3W.shape
     top, left, height, width = drawn.box.T
@@ -92,7 +92,7 @@ def _crop_and_flip(images_BH3W: Tensor, size: int, drawn: ViewParameters) -> Ten
 
 
 def _weights(start: Integers, length: Integers, size: int, source: int, flip: NDArray[np.bool_]) -> Tensor:
-    """Bicubic weights [B, size, source]; of images so small that all boxes fit into a table, from the table."""
+    """Bicubic weights [B, size, source], from a table if the images are so small that all boxes fit into one."""
     if source * source * size * source > _LARGEST_TABLE:
         return _bicubic_weights(start, length, size, source, flip)
     place = torch.from_numpy((flip * source + start) * source + length - 1)
@@ -101,15 +101,15 @@ def _weights(start: Integers, length: Integers, size: int, source: int, flip: ND
 
 @lru_cache(maxsize=4)
 def _table(size: int, source: int) -> Tensor:
-    """The weights of every box: whether flipped, where it starts, how long it is (those that stick out are unused)."""
+    """The weights of every box by flip, start and length; boxes that exceed the image are not used."""
     flip, start, length = (grid.ravel() for grid in np.meshgrid([False, True], *[np.arange(source)] * 2, indexing="ij"))
     return _bicubic_weights(start, length + 1, size, source, flip)
 
 
 def _bicubic_weights(start: Integers, length: Integers, size: int, source: int, flip: NDArray[np.bool_]) -> Tensor:
-    """Weights [B, size, source] of Pillow's antialiased bicubic resize of `length` pixels from `start`, or back."""
+    """Weights [B, size, source] of Pillow's antialiased bicubic resize of `length` pixels from `start`, or flipped."""
     scale = (length / size)[:, None]
-    support = np.maximum(scale, 1.0)  # a downscale widens the kernel: that is the antialiasing
+    support = np.maximum(scale, 1.0)  # downscaling widens the kernel, which is the antialiasing
     target = (np.arange(size) + 0.5) * scale
     target = np.where(flip[:, None], target[:, ::-1], target)
     pixel = np.arange(source) - start[:, None]  # counted from the box, so that float32 is exact enough
@@ -150,14 +150,14 @@ def _saturation(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def _hue(x: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue by a share of the circle, by way of HSV.
+    """Rotate the hue by a fraction of the circle, in HSV.
 
     A channel of HSV → RGB is v − c·clamp(2 − 6|k|, 0, 1) with k = n/6 + h brought into [−1/2, 1/2] and n = 3, 1, −1.
     """
     r, g, b = (channel.contiguous() for channel in x.unbind(2))
     value = torch.maximum(torch.maximum(r, g), b)
     chroma = value - torch.minimum(torch.minimum(r, g), b)
-    # A mixture by 0 or 1 is exact, and faster than a choice; as floats, so is a comparison
+    # `lerp` with weights 0 and 1 is exact and faster than `where`; so is a comparison that gives floats
     sixths = (r - g).add_(chroma, alpha=4)
     sixths.lerp_((b - r).add_(chroma, alpha=2), value.clone().eq_(g)).lerp_(g - b, value.clone().eq_(r))
     hue = sixths.div_(chroma.mul(6).clamp_(min=1e-12)).add_(shift.squeeze(2))
@@ -167,7 +167,7 @@ def _hue(x: Tensor, shift: Tensor) -> Tensor:
 
 
 def _blur(x: Tensor, sigma: Tensor) -> Tensor:
-    """Gaussian blur as a matrix product on either side; the kernel is renormalised at the border."""
+    """Gaussian blur as a matrix product from the left and the right; the kernel is renormalised at the border."""
     S = x.shape[-1]
     offset = torch.arange(S).float()
     distance_SS = (offset[:, None] - offset[None, :]) ** 2

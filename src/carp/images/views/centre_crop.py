@@ -1,8 +1,8 @@
-"""The transform of evaluation: scale the shorter side, cut the centre, as torchvision does to Pillow's images.
+"""The transform of evaluation: scale the shorter side and crop the centre, as torchvision does with Pillow's images.
 
-`Resize(resize)` brings the shorter side to `resize` and the longer one to `int(resize · long / short)`, whole pixels;
-`CenterCrop(size)` cuts at `round((side - size) / 2)` and fills with black where the image is smaller. Published numbers
-rest on these two, so the pixels here are theirs, bit for bit.
+`Resize(resize)` scales the shorter side to `resize` and the longer one to `int(resize · long / short)` pixels;
+`CenterCrop(size)` crops at `round((side - size) / 2)` and fills with black where the image is smaller. Published
+numbers depend on these two, so the pixels here are the same, bit for bit.
 """
 
 from typing import Literal
@@ -23,8 +23,8 @@ _METHODS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BI
 def resize_and_crop(pixels: Pixels, resize: int, size: int, interpolation: Interpolation = "bicubic") -> Pixels:
     """The centre [size, size, 3] of an image [H, W, 3] whose shorter side is scaled to `resize`.
 
-    An image so long that it would be scaled to more than 2^25 pixels (at 256: 512 times as long as wide) is cut to its
-    middle first. Of all others every pixel is torchvision's.
+    An image so long that it would be scaled to more than 2^25 pixels (at 256: 512 times as long as wide) is first cut
+    to its middle. For all others, every pixel equals torchvision's.
     """
     height, width, _ = pixels.shape
     if height == width == resize == size:
@@ -36,11 +36,11 @@ def resize_and_crop(pixels: Pixels, resize: int, size: int, interpolation: Inter
     new_width, new_height = (resize, long) if width <= height else (long, resize)
     image = Image.fromarray(np.ascontiguousarray(pixels)).resize((new_width, new_height), _METHODS[interpolation])
     left, top = _offset(new_width, size), _offset(new_height, size)
-    return np.array(image.crop((left, top, left + size, top + size)))  # black where this is outside the image
+    return np.array(image.crop((left, top, left + size, top + size)))  # black outside the image
 
 
 def _offset(side: int, size: int) -> int:
-    """Where the crop begins; below 0 if the image is smaller."""
+    """Where the crop starts; negative if the image is smaller."""
     return round((side - size) / 2) if side >= size else -((size - side) // 2)
 
 

@@ -1,8 +1,8 @@
-"""Random crops and flips of chosen images, epoch after epoch: what a classifier on a frozen encoder trains on.
+"""Random crops and flips of chosen images, for the training of classifiers on a frozen encoder.
 
-A crop depends on (seed, epoch, index) alone, and the order on (seed, epoch), so that training continues at any step.
-Every chosen image comes once per epoch, in batches of even size. Unlike in pretraining nothing takes
-the place of an image that cannot be read: the labels would no longer be in proportion.
+A crop depends on (seed, epoch, index) alone, and the order on (seed, epoch), so that training resumes at any step.
+Every chosen image comes once per epoch, in batches of even size. Unlike in pretraining, an image that cannot be read
+is not replaced: the proportions of the labels would change.
 
 Shapes: B images, S side of a crop.
 """
@@ -48,8 +48,8 @@ class CropBatch:
 class Crops:
     """Batches of crops of the images `indices` of a source.
 
-    Small images (up to 64 pixels) are held in memory and cropped a batch at a time, in a thread beside if `ahead`;
-    photographs are decoded and cropped by worker processes, or in this one if there are none.
+    Small images (up to 64 pixels) are held in memory and cropped one batch at a time, in another thread if `ahead`;
+    photographs are decoded and cropped by worker processes, or in this process if there are none.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Crops:
         return order[self._chosen[order]]
 
     def images_until(self, step: int) -> int:
-        """How many images the steps before this one take."""
+        """The number of images in all steps before this one."""
         epoch, place = divmod(step, self.steps_per_epoch)
         return epoch * self.num_images + (self._batches[place].start if place else 0)
 
     def _steps(self, first_step: int, last_step: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """(epoch, indices) of every step; under torchrun every process has a part of them."""
+        """(epoch, indices) of every step; under torchrun, this process's share of the indices."""
         epoch_order, order = -1, np.empty(0, dtype=np.int64)
         for step in range(first_step, last_step):
             epoch, place = divmod(step, self.steps_per_epoch)
@@ -123,7 +123,7 @@ _Made = tuple[Tensor, NDArray[np.int64], list[Unreadable]]  # a batch without it
 
 
 class _Photos(Dataset[_Made | DataError]):
-    """The crops of a batch by (epoch, index); an error is a value, because raised it would arrive as a traceback."""
+    """The crops of a batch by (epoch, index); errors are values, because raised ones would arrive as tracebacks."""
 
     def __init__(self, source: Source, size: int, seed: int) -> None:
         self._source, self._kind, self._seed = source, crop_and_flip(size), seed

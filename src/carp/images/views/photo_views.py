@@ -1,8 +1,9 @@
-"""Views of one photograph at a time: what a loader worker does.
+"""Views of one photograph at a time: the work of a loader's worker.
 
-One decode serves all views. The crops are drawn first, from the size in the head of the file, so that a large JPEG is
-decoded no larger than its views need. A crop is resized with PyTorch (its antialiased bicubic is Pillow's, with SIMD)
-and coloured with OpenCV, in bytes throughout. Every operation is torchvision's up to the rounding of bytes.
+A photograph is decoded once for all its views. The crops are drawn first, from the size in the header, so that a large
+JPEG is decoded no larger than its views need. A crop is resized with PyTorch, whose antialiased bicubic is Pillow's
+with SIMD, and coloured with OpenCV, in bytes throughout. Every operation equals torchvision's up to
+rounding.
 """
 
 import math
@@ -33,9 +34,9 @@ _REDUCTIONS = (8, 4, 2)
 
 
 def without_threads() -> None:
-    """Let OpenCV use no threads: workers are the parallelism, and a view is too small for them.
+    """Make OpenCV use a single thread: the workers are the parallelism, and a view is too small for threads.
 
-    To be called before workers are forked: in them OpenCV would wait for threads that only their parent has.
+    Call this before workers are forked: otherwise OpenCV would wait there for threads that only the parent has.
     """
     if cv2.getNumThreads() != 1:
         cv2.setNumThreads(1)
@@ -56,17 +57,17 @@ def photo_views(
 
 
 def _decode_for(photo: Photo, boxes: Boxes, sizes: list[int]) -> tuple[Pixels, Boxes]:
-    """The smallest decoding of which every crop has at least as many pixels as its view, and the boxes in it."""
+    """The smallest decoding in which every crop has at least as many pixels as its view, and the boxes in it."""
     room = (boxes[:, 2:] / np.array(sizes)[:, None]).min()
     reduce = next((n for n in _REDUCTIONS if n <= room), 1)
-    pixels = np.require(photo.pixels(reduce), requirements=["C", "W"])  # what torch can share
-    if reduce == 1 or pixels.shape[0] == photo.height:  # some images can only be had whole
+    pixels = np.require(photo.pixels(reduce), requirements=["C", "W"])  # as torch shares memory
+    if reduce == 1 or pixels.shape[0] == photo.height:  # some images are always decoded at full size
         return pixels, boxes
     return pixels, _reduce(boxes, reduce)
 
 
 def _reduce(boxes: Boxes, reduce: int) -> Boxes:
-    """Boxes (top, left, height, width) in an image of one `reduce`-th of the size, their edges rounded."""
+    """Boxes (top, left, height, width) in an image of 1/`reduce` of the size, with rounded edges."""
     start = (boxes[:, :2] + reduce // 2) // reduce
     end = (boxes[:, :2] + boxes[:, 2:] + reduce // 2) // reduce
     return np.concatenate([start, end - start], axis=1)
@@ -90,10 +91,10 @@ def _render(photo: Pixels, box: Boxes, size: int, drawn: ViewParameters, view: i
 
 
 def _crop(photo: Pixels, box: Boxes, size: int) -> MatLike:
-    """Cut, then resize: pixels outside the box do not count."""
+    """Crop, then resize, so that pixels outside the box have no influence."""
     top, left, height, width = box.tolist()
     cut = torch.from_numpy(photo[top : top + height, left : left + width])
-    batch = cut[None].permute(0, 3, 1, 2)  # in this order torch sees channels-last, which is the fast way
+    batch = cut[None].permute(0, 3, 1, 2)  # in this order torch sees channels-last, which is faster
     resized = F.interpolate(batch, (size, size), mode="bicubic", antialias=True)
     pixels: MatLike = resized.permute(0, 2, 3, 1)[0].numpy()
     return np.ascontiguousarray(pixels)
@@ -113,7 +114,7 @@ def _saturation(x: MatLike, factor: float) -> MatLike:
 
 
 def _hue(x: MatLike, shift: float) -> MatLike:
-    """Turn the hue by a share of the circle; as in Pillow, hues are bytes, which wrap around."""
+    """Rotate the hue by a fraction of the circle; as in Pillow, hues are bytes, which wrap around."""
     turn = round(shift * 256) % 256
     if turn == 0:
         return x

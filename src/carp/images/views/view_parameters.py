@@ -1,8 +1,8 @@
-"""What is random about a view, drawn as arrays from (seed, epoch, index, view) and from nothing else.
+"""The random parameters of views, drawn as arrays from (seed, epoch, index, view) alone.
 
-Drawing and rendering are apart, so that one image at a time (photographs) and whole batches (small images) get
-views from the same distributions, and a view is the same whoever renders it. The distributions are torchvision's
-RandomResizedCrop, RandomHorizontalFlip, ColorJitter, RandomGrayscale, GaussianBlur and RandomSolarize.
+Drawing is separate from rendering, so that single photographs and whole batches of small images get views from the same
+distributions, and the same view in any process. The distributions are torchvision's RandomResizedCrop,
+RandomHorizontalFlip, ColorJitter, RandomGrayscale, GaussianBlur and RandomSolarize.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class ViewKind:
 
 @dataclass(frozen=True)
 class ViewParameters:
-    """Drawn values for a batch of images, an entry an image; or for the views of one image, an entry a view."""
+    """Drawn values, with one entry per image of a batch, or one entry per view of one image."""
 
     box: Boxes  # [B, 4]
     flip: BoolArray
@@ -60,7 +60,7 @@ class ViewParameters:
 
 
 def view_kinds(config: ViewSettings) -> list[ViewKind]:
-    """One kind a view: the two global ones, then the local ones."""
+    """One kind per view: the two global ones, then the local ones."""
     places = [0, 1] + [2] * config.local_views
     return [
         ViewKind(
@@ -78,7 +78,7 @@ def view_kinds(config: ViewSettings) -> list[ViewKind]:
 
 
 def crop_and_flip(size: int) -> ViewKind:
-    """A random crop and a flip, nothing else: torchvision's defaults, which linear evaluations train on."""
+    """Only a random crop and a flip, with torchvision's defaults, for linear evaluation."""
     return ViewKind(
         size=size,
         scale=(0.08, 1.0),
@@ -94,7 +94,7 @@ def crop_and_flip(size: int) -> ViewKind:
 
 @dataclass(frozen=True)
 class _Chances:
-    """Kinds of views as arrays, an entry a kind."""
+    """Kinds of views as arrays, with one entry per kind."""
 
     low: FloatArray
     high: FloatArray
@@ -140,7 +140,7 @@ def draw_view(
 def draw_views(
     kinds: Sequence[ViewKind], *, seed: int, epoch: int, index: int, height: int, width: int
 ) -> ViewParameters:
-    """Draw the parameters of all views of one image, an entry a view: the same that `draw_view` gives one by one."""
+    """Draw the parameters of all views of one image: the same as `draw_view` for each view."""
     chances = _chances(tuple(kinds))
     keys = key(seed, chances.purpose, epoch, index, np.arange(len(kinds)))
     return _draw(keys, chances, np.array([height]), np.array([width]))
@@ -149,7 +149,7 @@ def draw_views(
 def _draw(
     keys: NDArray[np.uint64], kind: _Chances, heights: NDArray[np.int64], widths: NDArray[np.int64]
 ) -> ViewParameters:
-    """Sizes and kinds have an entry for every key, or one for all."""
+    """Draw for all keys; sizes and kinds have one entry per key, or one for all."""
     u = uniforms(keys, 34)
     crop, rest = u[:, :22], u[:, 22:]
     spread = (2 * rest[:, 2:6] - 1) * kind.strength
@@ -173,7 +173,7 @@ def _draw_crop(
     heights: NDArray[np.int64],
     widths: NDArray[np.int64],
 ) -> Boxes:
-    """A box of random area and shape; after ten attempts that do not fit, the largest central one that may."""
+    """A box of random area and shape; if ten attempts do not fit, the largest allowed central box."""
     n = _CROP_ATTEMPTS
     area = (heights * widths)[:, None] * (low[:, None] + u[:, :n] * (high - low)[:, None])
     ratio = np.exp((2 * u[:, n : 2 * n] - 1) * _LOG_RATIO)
