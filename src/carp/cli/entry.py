@@ -81,7 +81,7 @@ def _show_warning(
 def _interrupted(ctrl_c: CtrlC) -> NoReturn:
     first, code = _first_to_fail(INTERRUPTED)
     if first:
-        ctrl_c.speak(interrupted_line())
+        ctrl_c.print_once(interrupted_line())
     sys.exit(code)
 
 

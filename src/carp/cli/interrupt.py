@@ -36,9 +36,9 @@ class CtrlC:
         """`message` returns the line to print for an interrupted command."""
         self._message = message
         self._pid = os.getpid()
-        self._active = self._signalled = self._spoken = False
+        self._active = self._signalled = self._printed = False
         self._ended = threading.Event()
-        self._speaking = threading.RLock()
+        self._printing = threading.RLock()
 
     def __enter__(self) -> Self:
         in_main_thread = threading.current_thread() is threading.main_thread()
@@ -57,7 +57,7 @@ class CtrlC:
         if not self._active or os.getpid() != self._pid:
             return
         self._ended.set()
-        if self._signalled and self._spoken:  # no second exception may disturb the end, and no thread may delay it
+        if self._signalled and self._printed:  # no second exception may disturb the end, and no thread may delay it
             signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
             return
         signal.signal(signal.SIGINT, self._handler_before)
@@ -65,11 +65,11 @@ class CtrlC:
         _pipes.discard(self._write)
         os.close(self._write)  # the thread reads the end of the file, and returns
 
-    def speak(self, line: str) -> None:
+    def print_once(self, line: str) -> None:
         """Print the last line of an interrupted command, once."""
-        with self._speaking:
-            if not self._spoken:
-                self._spoken = True
+        with self._printing:
+            if not self._printed:
+                self._printed = True
                 sys.stderr.write(f"carp: {line}\n")
                 sys.stderr.flush()
 
@@ -102,16 +102,16 @@ class CtrlC:
 
     def _end_soon(self) -> None:
         self._ended.wait(_GRACE)
-        if self._ended.is_set() and not self._spoken:
+        if self._ended.is_set() and not self._printed:
             return  # it ended by itself
         if self._ended.is_set():
             threading.Event().wait(_GRACE)  # its threads and workers may still need to end
         self._end_now()
 
     def _end_now(self) -> NoReturn:
-        with self._speaking:  # the other thread may be about to end the process as well
-            if not self._spoken:
-                self._spoken = True
+        with self._printing:  # the other thread may be about to end the process as well
+            if not self._printed:
+                self._printed = True
                 cursor = _SHOW_CURSOR if os.isatty(2) else ""
                 os.write(2, f"{cursor}carp: {self._message()}\n".encode(errors="backslashreplace"))
             os._exit(INTERRUPTED)
