@@ -125,8 +125,19 @@ def test_the_python_runs(page: str, images: None, monkeypatch: pytest.MonkeyPatc
     assert "top1@20" in names["result"].values
     if page == "docs/python.md":
         assert len(names["store"].features) == 64
+        assert names["built"].kind == "exact"
+        assert [len(names["found"].matches), names["verified"].ok] == [5, True]
+        assert "k-NN LABELLED top-1" in Path("photos.md").read_text()
         assert names["z1"].requires_grad
         assert names["prototypes"].grad is not None
+
+
+def test_the_page_on_python_names_every_function() -> None:
+    text = (ROOT / "docs/python.md").read_text()
+    functions = [name for name in carp.__all__ if name[0].islower()]
+    assert len(functions) > 15
+    for name in functions:
+        assert f"carp.{name}" in text, name
 
 
 def test_the_tree_lists_every_package_and_nothing_else() -> None:
