@@ -148,7 +148,7 @@ def test_command_and_sheet(photos: Path, tmp_path: Path, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--attacks", "jpg"], "there is no attack 'jpg'. Did you mean 'jpeg'?"),
         (["--limit", "0"], "invalid value for '--limit'"),
@@ -156,8 +156,8 @@ def test_command_and_sheet(photos: Path, tmp_path: Path, cli: Cli) -> None:
         (["--seed", "-1"], "invalid value for '--seed'"),
     ],
 )
-def test_mistakes(photos: Path, tmp_path: Path, cli: Cli, words: list[str], told: str) -> None:
-    assert_one_line(cli("data", "attack", photos, "--out", tmp_path / "out", *words), told)
+def test_mistakes(photos: Path, tmp_path: Path, cli: Cli, words: list[str], message: str) -> None:
+    assert_one_line(cli("data", "attack", photos, "--out", tmp_path / "out", *words), message)
     assert not (tmp_path / "out").exists()
 
 

@@ -107,7 +107,7 @@ def test_nothing_but_broken_files(cli: Cli, tmp_path: Path) -> None:
         assert "not measured: too few images can be read" in out
 
 
-def test_a_limit_looks_at_a_random_part_and_keeps_the_numbers_of_the_images(messy: Path) -> None:
+def test_a_limit_checks_a_random_sample_and_keeps_the_numbers_of_the_images(messy: Path) -> None:
     whole = carp.check_data(messy, global_size=32)
     by_index = {bad.index: bad for bad in whole.found.broken}
     seen = set()
@@ -134,7 +134,7 @@ def test_arrays_and_embedded_sets_can_be_checked() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names must be text here")
-def test_a_name_that_is_no_text_is_shown(cli: Cli, tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_shown(cli: Cli, tmp_path: Path) -> None:
     folder = write_images(tmp_path / "images", tiny_images(3))
     os.rename(os.fsencode(folder / "001.png"), os.fsencode(folder) + b"/\xff.png")  # noqa: PTH104 - a name in bytes
     next(folder.glob("*.png")).parent.joinpath("000.png").write_bytes(b"")

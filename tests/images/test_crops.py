@@ -146,7 +146,7 @@ def test_bad_images_are_left_out(tmp_path: Path, size: int) -> None:
         assert {image.reason for image in lost} == {"the file is empty"}
 
 
-def test_workers_keep_the_limit_of_pixels_and_tell_errors_in_one_line(tmp_path: Path) -> None:
+def test_workers_keep_the_limit_of_pixels_and_report_errors_in_one_line(tmp_path: Path) -> None:
     source = FolderSource(write_images(tmp_path, tiny_images(3, 90)))
     with pixel_limit(1000):
         (batch,) = crops_of(source, LARGE, workers=1).batches(0, 1)

@@ -250,7 +250,7 @@ def kept(
     request: pytest.FixtureRequest, tmp_path: Path, resize: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> str:
     """The name of a data set that is there as torchvision keeps it."""
-    for module in ("stl10", "flowers102"):  # these are told to trust other files than the published ones
+    for module in ("stl10", "flowers102"):  # these would compare checksums with those of the published files
         monkeypatch.setattr(f"torchvision.datasets.{module}.check_integrity", lambda *_: True)
     name = str(request.param)
     resize(name, 4, 4, 102 if name == "flowers" else 2)  # the names of the flowers are fixed

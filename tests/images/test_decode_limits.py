@@ -287,7 +287,7 @@ def test_floats_that_are_not_finite_give_bytes_and_no_warning(recwarn):
     assert not recwarn.list
 
 
-def test_a_file_that_would_run_a_program_is_no_image():
+def test_a_file_that_would_run_a_program_is_not_an_image():
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n"
     with pytest.raises(UnreadableImageError, match="not an image"):
         decode(script, "script.jpg")

@@ -76,7 +76,7 @@ def test_raw_pixels_say_little_about_the_class() -> None:
     assert raw_pixel_knn(shapes("train"), shapes("test")) < RAW_PIXEL_BOUND
 
 
-def test_brightness_does_not_tell_the_classes_apart() -> None:
+def test_brightness_does_not_separate_the_classes() -> None:
     data = shapes("train")
     brightness = data.images.mean(axis=(1, 2, 3))
     by_class = [brightness[data.labels == label] for label in range(len(data.classes))]

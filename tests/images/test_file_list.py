@@ -1,4 +1,4 @@
-"""Lists of image files: paths and labels as people write them, and mistakes told with their line."""
+"""Lists of image files: paths and labels as people write them, and mistakes reported with their line."""
 
 import os
 import pickle
@@ -115,7 +115,7 @@ def test_a_missing_file_shows_when_it_is_read(tmp_path):
         ),
     ],
 )
-def test_mistakes_are_told_with_their_line(tmp_path, name, text, message):
+def test_mistakes_are_reported_with_their_line(tmp_path, name, text, message):
     with pytest.raises(DataError, match=message) as raised:
         opened(tmp_path, name, text)
     assert "\n" not in str(raised.value)
@@ -126,7 +126,7 @@ def test_a_list_that_is_not_there(tmp_path):
         open_source(tmp_path / "absent", kind="list")
 
 
-def test_any_file_is_a_list_when_told_so(tmp_path):
+def test_any_file_is_a_list_with_source_list(tmp_path):
     path = written(tmp_path, "train.lst", "a.png\n")
     with pytest.raises(DataError, match="is a file, not a folder"):
         open_source(path)

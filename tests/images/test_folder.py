@@ -162,7 +162,7 @@ def test_names_that_are_not_images(tmp_path, name):
     assert list(FolderSource(tmp_path).paths) == ["image.png"]
 
 
-def test_an_empty_file_is_found_and_told_when_it_is_read(tmp_path):
+def test_an_empty_file_is_found_and_reported_when_it_is_read(tmp_path):
     (tmp_path / "empty.png").touch()
     with pytest.raises(UnreadableImageError, match="the file is empty"):
         read(FolderSource(tmp_path), 0)
@@ -171,7 +171,7 @@ def test_an_empty_file_is_found_and_told_when_it_is_read(tmp_path):
 # Links
 
 
-def test_links_are_followed_but_into_no_folder_twice(tmp_path):
+def test_links_are_followed_but_each_folder_is_visited_once(tmp_path):
     save(tmp_path / "in" / "cat" / "1.png")
     save(tmp_path / "out" / "2.png")
     root = tmp_path / "in"
@@ -182,7 +182,7 @@ def test_links_are_followed_but_into_no_folder_twice(tmp_path):
     assert list(FolderSource(root).paths) == ["cat/1.png", "cat/3.png", "dog/2.png"]
 
 
-def test_links_that_lead_nowhere_or_to_themselves_are_passed_over(tmp_path):
+def test_broken_and_circular_links_are_skipped(tmp_path):
     save(tmp_path / "1.png")
     (tmp_path / "lost.png").symlink_to(tmp_path / "absent.png")
     (tmp_path / "self.png").symlink_to(tmp_path / "self.png")

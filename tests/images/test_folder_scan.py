@@ -1,4 +1,4 @@
-"""What a folder holds beside images is counted by kind and said; photographs of phones are images."""
+"""Files that are not images are counted and reported; HEIC and AVIF photographs are images."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ from tests.images.pictures import photographs
 PICTURE = photographs(1, 60, 84)[0]
 
 
-def test_files_that_are_no_images_are_counted_by_kind(tmp_path):
+def test_files_that_are_not_images_are_counted_by_suffix(tmp_path):
     write_images(tmp_path, tiny_images(3))
     (tmp_path / "sub").mkdir()
     for name in ("a.mp4", "b.MP4", "sub/c.mp4", "d.mov", "notes", ".hidden.mp4", "x.v1 of the final version"):
@@ -40,7 +40,7 @@ def test_nothing_is_said_where_there_are_only_images(tmp_path):
     assert FolderSource(write_images(tmp_path, tiny_images(3))).notes == []
 
 
-def test_what_was_passed_over_is_known_from_the_index_too(tmp_path):
+def test_a_stored_index_keeps_the_notes_on_skipped_files(tmp_path):
     folder = write_images(tmp_path / "images", tiny_images(3))
     (folder / "a.mp4").touch()
     for path in (folder, *folder.iterdir()):

@@ -50,7 +50,7 @@ def test_the_middle_of_different_sizes_counts(tmp_path: Path) -> None:
     assert found.startswith("images are about 800×600 and")
 
 
-def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_skipped(tmp_path: Path) -> None:
     source = folder(tmp_path / "images", *[(32, 32)] * 6)
     for i, content in enumerate((b"", b"no image", b"\x89PNG\r\n\x1a\n")):
         (source.root / f"{i:03d}.png").write_bytes(content)

@@ -340,8 +340,8 @@ raise ValueError("of the program")
 """
 
 
-@pytest.mark.parametrize(("bad", "told"), [(-1, "of the program"), (3, "of a worker")])
-def test_an_error_ends_a_program_that_still_holds_its_workers(bad: int, told: str) -> None:
+@pytest.mark.parametrize(("bad", "message"), [(-1, "of the program"), (3, "of a worker")])
+def test_an_error_ends_a_program_that_still_holds_its_workers(bad: int, message: str) -> None:
     """Workers do not heed the signal by which multiprocessing ends them at exit, and it waits for them."""
     done = subprocess.run(
         [sys.executable, "-c", HOLDS.replace("{bad}", str(bad))],
@@ -352,4 +352,4 @@ def test_an_error_ends_a_program_that_still_holds_its_workers(bad: int, told: st
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 1
-    assert f"ValueError: {told}" in done.stderr
+    assert f"ValueError: {message}" in done.stderr

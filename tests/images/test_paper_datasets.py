@@ -1,4 +1,4 @@
-"""The rows of the table fit torchvision, and what is on disk is found or its fault is told."""
+"""The rows of the table fit torchvision; data sets on the disk are found, or their fault is reported."""
 
 import inspect
 import shutil

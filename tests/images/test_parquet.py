@@ -113,7 +113,7 @@ def test_rows_without_bytes_are_unreadable_images(tmp_path):
     assert read(source, 2).shape == (32, 32, 3)
 
 
-def test_files_that_cannot_be_used_are_told(tmp_path, parts):
+def test_files_that_cannot_be_used_are_named(tmp_path, parts):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
     write(tmp_path / "texts.parquet", {"text": ["a"], "label": [1]})
     write(tmp_path / "two.parquet", {"a": [b"1"], "b": [b"2"]})

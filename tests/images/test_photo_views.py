@@ -184,7 +184,7 @@ def test_the_four_colour_operations_are_applied_in_the_drawn_order():
         backwards = exact(picture, lambda x, o=order[::-1], d=drawn: in_order(x, o, d))
         other_order += bool(np.abs(view - backwards).max() > 5)
     assert len(orders) == 6
-    assert other_order > 12  # so the comparison can tell
+    assert other_order > 12  # so that the comparison means something
 
 
 @each_picture

@@ -80,7 +80,7 @@ def test_labels_come_from_the_items():
 
 
 @pytest.mark.parametrize("labels", [[None] * 6, [1.5] * 6, [1, 2, 3, None, 1, 2], [torch.ones(2)] * 6])
-def test_what_is_neither_number_nor_word_is_no_label(labels):
+def test_labels_are_numbers_or_words(labels):
     source = open_source(Pairs(labels=labels))
     assert source.labels is None
     assert source.classes == ()
@@ -109,7 +109,7 @@ def test_a_list_of_labels_and_names_is_taken_without_reading_an_image(name):
         ({"image": 1}, "it is a dict"),
     ],
 )
-def test_items_that_are_no_images_are_unreadable_and_say_why(item, reason):
+def test_items_that_are_not_images_are_unreadable_for_a_reason(item, reason):
     with pytest.raises(UnreadableImageError, match=rf"list\[1\]: .*{reason}") as raised:
         open_source([IMAGES[0], item]).fetch(1)
     assert "\n" not in str(raised.value)
@@ -122,7 +122,7 @@ def test_an_exception_of_the_data_set_makes_its_image_unreadable():
 
 
 @pytest.mark.parametrize("data", [7, {"a": 1}, iter([1]), b"bytes"])
-def test_what_has_no_items_by_number_is_refused(data):
+def test_objects_without_items_by_number_are_refused(data):
     with pytest.raises(DataError, match=r"cannot take images from a .*: give a path"):
         open_source(data)
 

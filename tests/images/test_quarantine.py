@@ -46,7 +46,7 @@ def test_every_bad_image_is_written_down_once_also_by_the_next_process(tmp_path:
     assert again.summary() == f"4 of 100 images could not be read: {path}"
 
 
-def test_names_that_are_no_text_come_back_as_they_were(tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_survive_the_file(tmp_path: Path) -> None:
     path, place = tmp_path / "quarantine.jsonl", "größe/猫\udcff.png"
     Quarantine(100, 0.5, path).add(Misses([Unreadable(0, place, "reason")]))
     assert json.loads(path.read_text())["place"] == place
@@ -87,17 +87,17 @@ def test_the_share_counts_different_images_and_may_be_reached_but_not_exceeded(t
     assert len((tmp_path / "quarantine.jsonl").read_text().splitlines()) == 3, "the last one is written down, too"
 
 
-def test_a_few_are_told_and_then_no_more() -> None:
-    told: list[str] = []
-    quarantine = Quarantine(1000, 0.5, warn=told.append)
+def test_only_the_first_few_are_warned_about() -> None:
+    warnings: list[str] = []
+    quarantine = Quarantine(1000, 0.5, warn=warnings.append)
     quarantine.add(bad(0))
     quarantine.add(bad(*range(3)))
-    assert len(told) == 3
+    assert len(warnings) == 3
     quarantine.add(bad(*range(10)))
     quarantine.add(bad(*range(20)))
-    assert len(told) == 4
-    assert "folder/2.png: the file is empty" in told[2]
-    assert "more images" in told[3]
+    assert len(warnings) == 4
+    assert "folder/2.png: the file is empty" in warnings[2]
+    assert "more images" in warnings[3]
 
 
 @pytest.mark.parametrize(("share", "draws"), [(0.0, 1), (0.05, 10), (0.5, 40), (0.9, 263)])

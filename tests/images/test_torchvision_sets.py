@@ -34,7 +34,7 @@ def test_a_data_set_is_opened_by_its_name(satellite):
 
 
 def write_cifar(root):
-    """CIFAR-10 as it is stored, with twenty images a file; torchvision is told to trust them by `monkeypatch`."""
+    """CIFAR-10 as it is stored, with twenty images per file; tests replace the checksums that torchvision knows."""
     folder = root / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     for i, name in enumerate([f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]):

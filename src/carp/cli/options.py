@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from carp.cli import completion
-from carp.errors import CheckpointError, ConfigError, DataError, nearest
+from carp.errors import CheckpointError, ConfigError, nearest
 
 Overrides = Annotated[
     list[str] | None,
@@ -108,15 +108,11 @@ def check_model(model: str | None) -> None:
 
 
 def check_data(*places: str | None) -> None:
-    """The same for images; prefixes (`dataset:pets`) and patterns of names are looked at later."""
-    from carp.images.sources.shards import is_pattern
+    """Raise if images are at a path that does not exist, before torch is imported."""
+    from carp.images.open_source import check_exists
 
-    for place in places:
-        if place and ":" not in place and not is_pattern(place) and not Path(place).expanduser().exists():
-            raise DataError(
-                f"there is no folder {place}. Give a folder of images, a list (.txt, .csv), tar shards, Parquet files "
-                "or a data set by name: docs/data.md."
-            )
+    for place in filter(None, places):
+        check_exists(place)
 
 
 def is_first_process() -> bool:

@@ -68,6 +68,15 @@ def open_images(
     return source
 
 
+def check_exists(text: str) -> None:
+    """Raise the error of `open_source` for a path that does not exist, before anything slow is imported or computed.
+
+    Prefixes (`dataset:pets`) and patterns are left to `open_source`.
+    """
+    if ":" not in text and not is_pattern(text) and not as_path(text).exists():
+        raise DataError(_unclaimed(text))
+
+
 def split_kind(text: str, kind: str = AUTO) -> tuple[str, str]:
     """The kind and the rest of `KIND:REST`; the given kind and the text itself where no kind is a prefix."""
     prefix, colon, rest = text.partition(":")
