@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import carp
-from carp.cli.setting_options import written
+from carp.cli.protocol_options import written
 from carp.config.recipe import parse_overrides
 from carp.errors import ConfigError
 from carp.evaluation.protocol import AnyProtocol, Settings
