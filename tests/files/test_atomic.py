@@ -178,3 +178,16 @@ def test_what_a_kill_between_the_two_renames_of_a_folder_leaves_is_removed(tmp_p
         (beside / "file").write_text("new")
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
     assert (tmp_path / "export" / "file").read_text() == "new"
+
+
+def test_the_first_write_into_a_folder_removes_leftovers_of_dead_processes_only(tmp_path: Path) -> None:
+    with replacing(tmp_path / "a") as beside:
+        machine = beside.name.split(".")[2].partition("-")[0]
+        beside.write_text("")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    alive, notes = f".unfinished-{os.getppid()}.{machine}-b", ".unfinished-notes"
+    for name in (f".unfinished-999999999.{machine}-b", alive, notes):
+        (folder / name).write_text("")
+    write_atomic(folder / "c", "text")
+    assert names(folder) == sorted([alive, notes, "c"])

@@ -8,6 +8,7 @@ next process that writes into the folder removes it, and no command mistakes it 
 
 import hashlib
 import os
+import re
 import shutil
 import socket
 import threading
@@ -18,6 +19,7 @@ from pathlib import Path
 
 UNFINISHED = ".unfinished-"
 _OLD = f"{UNFINISHED}old-"
+_TEMPORARY = re.compile(rf"{re.escape(UNFINISHED)}\d+\.[0-9a-f]{{6}}(\.\d+)?-")
 _LONGEST_NAME = 255  # bytes, on nearly every file system
 _ABANDONED = 86400.0  # seconds after which the temporary file of another machine counts as a leftover
 _swept: set[Path] = set()  # folders in which this process has looked for leftovers
@@ -37,7 +39,8 @@ def replacing(path: Path) -> Iterator[Path]:
     path = path.resolve() if path.is_symlink() else path
     _sweep(path.parent)
     beside = _beside(path, f"{UNFINISHED}{_writer()}-")
-    remove(beside)
+    for left in (beside, _beside(path, UNFINISHED)):  # the second is what earlier versions left
+        remove(left)
     old = _beside(path, _OLD)
     if old.exists() and not path.exists():  # a writer was killed between two renames
         old.replace(path)
@@ -126,7 +129,7 @@ def _sync_all(path: Path) -> None:
 def _sweep(folder: Path) -> None:
     """Remove leftovers from a folder when this process first writes there; listing it for every file would be slow.
 
-    The first half of a folder's replacement is not a leftover yet: `replacing` restores it.
+    Only names that `replacing` gives are removed, as the folder may be a user's.
     """
     place = folder.absolute()
     if place in _swept:
@@ -134,9 +137,8 @@ def _sweep(folder: Path) -> None:
     _swept.add(place)
     with suppress(OSError):
         for name in os.listdir(place):  # noqa: PTH208 - a Path per name is slow
-            path = place / name
-            if is_unfinished(path) and not name.startswith(_OLD) and not _is_being_written(path):
-                remove(path)
+            if _TEMPORARY.match(name) and not _is_being_written(place / name):
+                remove(place / name)
 
 
 def _writer() -> str:
