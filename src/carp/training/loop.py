@@ -1,6 +1,5 @@
 """A run in progress: resume, train, log, validate, diagnose, save."""
 
-import json
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,8 +9,7 @@ from torch import Tensor
 from carp.compute import distributed
 from carp.compute.threads import is_tunable
 from carp.config import Config, decisive
-from carp.errors import CheckpointError, CollapseError, NonFiniteError
-from carp.files.atomic import write_atomic
+from carp.errors import CheckpointError, CollapseError
 from carp.images.loading.loader import Batch, Loader
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Carp
@@ -25,6 +23,7 @@ from carp.training.course import Course
 from carp.training.display import TrainingDisplay, TrainingProgress
 from carp.training.health import Diagnosis, Health, Verdict
 from carp.training.optimiser import build_optimiser, load_optimiser_tensors, optimiser_tensors
+from carp.training.post_mortem import post_mortem
 from carp.training.schedules import Schedules
 from carp.training.shards import all_rows, own_rows, own_shards
 from carp.training.step import Stepper, StepResult
@@ -111,7 +110,7 @@ class Training:
         with self.threads.step(batch.step):
             result = self.stepper(batch, with_health=with_health)
         if not result.finite:
-            self._post_mortem(batch, result)
+            raise post_mortem(self.folder, self.model, batch, result, self.diagnosis)
         self.step = batch.step + 1
         self._record(batch, result)
         if validate and self._epoch_ends_with_validation():
@@ -241,31 +240,3 @@ class Training:
         if in_a_row >= _PATIENCE:
             self.save()
             raise CollapseError(f"stopped at step {self.step}, {self.diagnosis} (on_collapse: stop)")
-
-    def _post_mortem(self, batch: Batch, result: StepResult) -> None:
-        """Write a report of what was not finite, and raise. The step was not applied."""
-        bad = [
-            name
-            for name, p in self.model.named_parameters()
-            if p.grad is not None and not bool(p.grad.isfinite().all())
-        ]
-        report: dict[str, Any] = {
-            "step": batch.step,
-            "epoch": batch.epoch,
-            "loss": repr(result.loss),
-            "consistency": repr(result.consistency),
-            "kl_to_uniform": repr(result.kl_to_uniform),
-            "gradient_norm": repr(result.gradient_norm),
-            "lr": result.lr,
-            "last_diagnosis": str(self.diagnosis) if self.diagnosis else None,
-            "parameters_with_bad_gradients": bad,
-            "images": [index for part in distributed.gather(batch.indices.tolist()) for index in part],
-        }
-        path = self.folder / "post-mortem.json"
-        if distributed.is_first():
-            write_atomic(path, json.dumps(report, indent=1))
-        what = "the loss" if repr(result.loss) in {"nan", "inf", "-inf"} else "the gradient"
-        raise NonFiniteError(
-            f"{what} is not finite at step {batch.step}: the step was not applied, and {path} has the details. "
-            "Lower lr, add warmup_epochs, set clip_gradient, or use precision=fp32."
-        )
