@@ -12,7 +12,7 @@ import pytest
 from carp.errors import DataError
 from carp.features import filling, part_file
 from carp.features.store import is_store, open_store, write_manifest
-from carp.files import atomic as files
+from carp.files import digests as files
 from carp.images.sources.array import ArraySource
 from carp.images.sources.folder import FolderSource
 from tests.features.test_store import BATCH, contents, encoder
