@@ -4,8 +4,8 @@
 
 k-NN: 10,000 queries, a bank of 50,000, 2048 features, 1000 classes, k ∈ {10, 20, 100, 200}; beside the similarity
 product alone and a DINO-style evaluation (chunks of queries, topk, one-hot votes, once per k). k-means: beside faiss
-with the same settings on features that are ready. Linear grid: 40 members on stored features beside one member, and
-beside 40 PyTorch classifiers with an optimiser each; and over images, with crops and a ResNet-18 at 96 pixels. Embed:
+with the same settings on features that are ready. Linear grid: 40 classifiers on stored features beside one, and beside
+40 PyTorch classifiers with an optimiser each; and over images, with crops and a ResNet-18 at 96 pixels. Embed:
 from JPEGs of 500 × 375 to features of a ResNet-18 at 224 pixels, beside the encoder on tensors that are ready.
 Contenders take turns; the best time of each counts.
 """
@@ -96,10 +96,10 @@ def one_by_one(data: Data, epochs: int) -> None:
                 optimiser.step()
 
 
-def at_once(data: Data, epochs: int, num_members: int) -> None:
+def at_once(data: Data, epochs: int, num_classifiers: int) -> None:
     """The same as a grid."""
-    members = scaled_grid(("sgd", "lars"), np.geomspace(1e-4, 3, 10).tolist(), (0.0, 1e-6), 256)[:num_members]
-    grid = LinearGrid(members, data[0].shape[1], int(data[1].max()) + 1)
+    classifiers = scaled_grid(("sgd", "lars"), np.geomspace(1e-4, 3, 10).tolist(), (0.0, 1e-6), 256)[:num_classifiers]
+    grid = LinearGrid(classifiers, data[0].shape[1], int(data[1].max()) + 1)
     batches = shuffled(data[0], data[1], np.arange(len(data[1])), batch_size=256, seed=0)
     fit(grid, batches, epochs=epochs, lr_factor=cosine(epochs))
 
@@ -168,7 +168,7 @@ def measure_grid(quick: bool, rounds: int) -> Measures:
         rounds,
     )
     return {
-        "linear grid on features, 40 members / 1": (seconds["forty"] / seconds["one"], None, False),
+        "linear grid on features, 40 classifiers / 1": (seconds["forty"] / seconds["one"], None, False),
         "linear grid on features, 40 one by one / at once": (seconds["one by one"] / seconds["forty"], None, True),
     }
 

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from carp.errors import ConfigError, DataError
 from carp.evaluation.few_labels import draw_multi_label, draw_single_label, few_shot
-from carp.evaluation.linear.grid import LinearGrid, Member, shuffled
+from carp.evaluation.linear.grid import Classifier, LinearGrid, shuffled
 
 svm = pytest.importorskip("sklearn.svm", reason="scikit-learn is not installed")
 
@@ -58,7 +58,7 @@ def test_linear_classifier_equals_a_plain_one() -> None:
     for run in range(3):
         rows = draw_single_label(y, 2, 9, run)
         layer = nn.Linear(8, 5)
-        start = LinearGrid([Member("sgd", 0.03)], 8, 5, seed=9 + run)
+        start = LinearGrid([Classifier("sgd", 0.03)], 8, 5, seed=9 + run)
         layer.load_state_dict({"weight": start.weight_SCF[0], "bias": start.bias_SC[0]})
         optimiser = torch.optim.SGD(layer.parameters(), lr=0.03, momentum=0.9)
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [12, 18])

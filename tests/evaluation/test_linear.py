@@ -1,4 +1,4 @@
-"""The grid against one torch optimiser per member; the probe against its promises."""
+"""The grid against one torch optimiser per classifier; the probe against its promises."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from carp.errors import ConfigError
 from carp.evaluation.linear.choice import choose_held_out, scaled_grid
-from carp.evaluation.linear.grid import LinearGrid, Member, cosine, fit, in_order, shuffled
+from carp.evaluation.linear.grid import Classifier, LinearGrid, cosine, fit, in_order, shuffled
 from carp.evaluation.linear.probe import linear_probe
 from carp.training.optimiser import LARS
 
@@ -23,20 +23,20 @@ def make(num_images: int = 400, num_classes: int = 7, *, noise: float = 1.0) -> 
     return [x[:half].astype(np.float32), labels[:half], x[half:].astype(np.float32), labels[half:]]
 
 
-def alone(member: Member, x: np.ndarray, y: np.ndarray) -> nn.Linear:
-    """One member as a loop of PyTorch: autograd, an optimiser, a schedule."""
+def alone(classifier: Classifier, x: np.ndarray, y: np.ndarray) -> nn.Linear:
+    """One classifier as a loop of PyTorch: autograd, an optimiser, a schedule."""
     layer = nn.Linear(x.shape[1], 7)
-    start = LinearGrid([member], x.shape[1], 7, seed=1)
+    start = LinearGrid([classifier], x.shape[1], 7, seed=1)
     layer.load_state_dict({"weight": start.weight_SCF[0], "bias": start.bias_SC[0]})
     groups = [
-        {"params": [layer.weight], "weight_decay": member.weight_decay},
-        {"params": [layer.bias], "weight_decay": 0.0, **({"adapt": False} if member.optimiser == "lars" else {})},
+        {"params": [layer.weight], "weight_decay": classifier.weight_decay},
+        {"params": [layer.bias], "weight_decay": 0.0, **({"adapt": False} if classifier.optimiser == "lars" else {})},
     ]
     optimiser: torch.optim.Optimizer
-    if member.optimiser == "lars":
-        optimiser = LARS(groups, lr=member.lr)
+    if classifier.optimiser == "lars":
+        optimiser = LARS(groups, lr=classifier.lr)
     else:
-        optimiser = torch.optim.SGD(groups, lr=member.lr, momentum=0.9)
+        optimiser = torch.optim.SGD(groups, lr=classifier.lr, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS)
     batches = shuffled(x, y, np.arange(len(x)), batch_size=32, seed=2)
     for epoch in range(EPOCHS):
@@ -52,29 +52,29 @@ def test_members_equal_their_own_optimisers() -> None:
     x, y, test, truth = make()
     uneven = np.flatnonzero((truth > 1) | (np.arange(len(truth)) % 3 == 0))  # classes of different size
     test, truth = test[uneven], truth[uneven]
-    members = scaled_grid(("sgd", "lars"), (0.01, 0.3, 3.0), (0.0, 1e-2), 256)
-    grid = LinearGrid(members, 10, 7, seed=1)
+    classifiers = scaled_grid(("sgd", "lars"), (0.01, 0.3, 3.0), (0.0, 1e-2), 256)
+    grid = LinearGrid(classifiers, 10, 7, seed=1)
     fit(grid, shuffled(x, y, np.arange(len(x)), batch_size=32, seed=2), epochs=EPOCHS, lr_factor=cosine(EPOCHS))
     found = grid.accuracy(in_order(test, truth, np.arange(len(test)), batch_size=33))
-    for i, member in enumerate(members):
-        layer = alone(member, x, y)
-        assert torch.allclose(grid.weight_SCF[i], layer.weight, rtol=1e-4, atol=1e-5), member
-        assert torch.allclose(grid.bias_SC[i], layer.bias, rtol=1e-4, atol=1e-5), member
+    for i, classifier in enumerate(classifiers):
+        layer = alone(classifier, x, y)
+        assert torch.allclose(grid.weight_SCF[i], layer.weight, rtol=1e-4, atol=1e-5), classifier
+        assert torch.allclose(grid.bias_SC[i], layer.bias, rtol=1e-4, atol=1e-5), classifier
         logits = layer(torch.from_numpy(test)).detach().numpy()
         assert found.top1[i] == np.mean(logits.argmax(axis=1) == truth)
         per_class = [np.mean(logits[truth == c].argmax(axis=1) == c) for c in range(7)]
         assert found.mean_per_class[i] == pytest.approx(np.mean(per_class), abs=1e-12)
         ranks = (logits > logits[np.arange(len(truth)), truth][:, None]).sum(axis=1)
         assert found.top5[i] == np.mean(ranks < 5)
-    assert len({round(t, 3) for t in found.top1}) > 3, "members must differ"
+    assert len({round(t, 3) for t in found.top1}) > 3, "classifiers must differ"
     assert found.mean_per_class != pytest.approx(found.top1, abs=1e-3), "classes of different size must matter"
 
 
 def test_an_interrupted_grid_ends_the_same() -> None:
     x, y, _, _ = make()
-    members = scaled_grid(("sgd", "lars"), (0.1,), (0.0, 1e-4), 256)
+    classifiers = scaled_grid(("sgd", "lars"), (0.1,), (0.0, 1e-4), 256)
     batches = shuffled(x, y, np.arange(len(x)), batch_size=64, seed=0)
-    whole, first, second = (LinearGrid(members, 10, 7) for _ in range(3))
+    whole, first, second = (LinearGrid(classifiers, 10, 7) for _ in range(3))
     fit(whole, batches, epochs=4, lr_factor=cosine(4))
     saved: dict[str, torch.Tensor] = {}
 
@@ -89,7 +89,7 @@ def test_an_interrupted_grid_ends_the_same() -> None:
     assert torch.equal(second.bias_SC, whole.bias_SC)
 
 
-def test_a_member_that_diverges_harms_no_other() -> None:
+def test_a_classifier_that_diverges_harms_no_other() -> None:
     x, y, test, truth = make()
     settings = {"lrs": (1e-3, 1e38), "optimisers": ("sgd",), "weight_decays": (0.0,), "epochs": 3}
     result = linear_probe(100 * x, y, test, truth, **settings)
@@ -120,10 +120,10 @@ def test_the_probe_tells_how_far_it_is() -> None:
     assert seen == [(done, 6) for done in range(1, 7)]
 
 
-def test_the_chosen_member_is_trained_on_everything() -> None:
+def test_the_chosen_classifier_is_trained_on_everything() -> None:
     x, y, test, truth = make()
     one = {"optimisers": ("sgd",), "lrs": (0.1,), "weight_decays": (0.0,), "epochs": 5, "seed": 3}
-    grid = LinearGrid([Member("sgd", 0.1)], 10, 7, seed=3)
+    grid = LinearGrid([Classifier("sgd", 0.1)], 10, 7, seed=3)
     fit(grid, shuffled(x, y, np.arange(len(x)), batch_size=256, seed=3), epochs=5, lr_factor=cosine(5))
     found = grid.accuracy(in_order(test, truth, np.arange(len(test))))
     result = linear_probe(x, y, test, truth, predict=True, **one)
@@ -159,7 +159,7 @@ def test_held_out_part() -> None:
 def test_a_class_without_test_images_does_not_count() -> None:
     x, y, test, truth = make()
     without = truth != 3
-    grid = LinearGrid([Member("sgd", 0.1)], 10, 7)
+    grid = LinearGrid([Classifier("sgd", 0.1)], 10, 7)
     fit(grid, shuffled(x, y, np.arange(len(x)), batch_size=32, seed=2), epochs=2, lr_factor=cosine(2))
     found = grid.accuracy(in_order(test[without], truth[without], np.arange(without.sum())))
     right = grid.logits(torch.from_numpy(test[without]))[:, 0].argmax(dim=1).numpy() == truth[without]

@@ -35,9 +35,9 @@ pytestmark = [
 def load_encoder(folder: Path) -> nn.Module:
     """The network without its own classifier."""
     with tarfile.open(WEIGHTS) as archive:
-        member = next(member for member in archive if "resnet20" in member.name)
-        archive.extract(member, folder, filter="data")
-    return foreign_encoder(folder / member.name)[0]
+        classifier = next(classifier for classifier in archive if "resnet20" in classifier.name)
+        archive.extract(classifier, folder, filter="data")
+    return foreign_encoder(folder / classifier.name)[0]
 
 
 def load_images(per_class: int) -> tuple[ArraySource, ArraySource]:
@@ -46,10 +46,10 @@ def load_images(per_class: int) -> tuple[ArraySource, ArraySource]:
     parts: tuple[list[tuple[np.ndarray, int]], ...] = ([], [])
     counts = Counter[str]()
     with tarfile.open(IMAGES) as archive:
-        for member in archive:
-            split, _, name = str(Path(member.name).parent).rpartition("/")
-            if split.endswith("test") and member.isfile() and counts[name] < 2 * per_class:
-                stored = io.BytesIO(archive.extractfile(member).read())  # a seek back would unpack all again
+        for classifier in archive:
+            split, _, name = str(Path(classifier.name).parent).rpartition("/")
+            if split.endswith("test") and classifier.isfile() and counts[name] < 2 * per_class:
+                stored = io.BytesIO(archive.extractfile(classifier).read())  # a seek back would unpack all again
                 pixels = np.array(Image.open(stored).convert("RGB"))
                 parts[counts[name] // per_class].append((pixels, classes.index(name)))
                 counts[name] += 1

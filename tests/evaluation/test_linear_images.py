@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from carp.errors import BadImagesError, CarpError, ConfigError, DataError
 from carp.evaluation.linear.choice import choose_held_out
-from carp.evaluation.linear.grid import LinearGrid, Member
+from carp.evaluation.linear.grid import Classifier, LinearGrid
 from carp.evaluation.linear.over_crops import linear_on_images
 from carp.evaluation.result import Result
 from carp.features.extract import extract
@@ -110,13 +110,13 @@ def final_state(folder: Path) -> dict[str, Tensor]:
     return found.tensors
 
 
-def plain(case: Case, member: Member, seen: np.ndarray) -> nn.Linear:
-    """One member in a loop of PyTorch over the same crops, each image rendered alone."""
+def plain(case: Case, classifier: Classifier, seen: np.ndarray) -> nn.Linear:
+    """One classifier in a loop of PyTorch over the same crops, each image rendered alone."""
     layer = nn.Linear(case.features.shape[1], CLASSES)
-    start = LinearGrid([member], case.features.shape[1], CLASSES, seed=SEED)
+    start = LinearGrid([classifier], case.features.shape[1], CLASSES, seed=SEED)
     layer.load_state_dict({"weight": start.weight_SCF[0], "bias": start.bias_SC[0]})
-    groups = [{"params": [layer.weight], "weight_decay": member.weight_decay}, {"params": [layer.bias]}]
-    optimiser = torch.optim.SGD(groups, lr=member.lr, momentum=0.9)
+    groups = [{"params": [layer.weight], "weight_decay": classifier.weight_decay}, {"params": [layer.bias]}]
+    optimiser = torch.optim.SGD(groups, lr=classifier.lr, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS)
     order = Crops(case.train, np.arange(TRAIN), size=32, batch_size=BATCH, seed=SEED)
     for epoch in range(EPOCHS):
@@ -142,15 +142,15 @@ def top1_of(layer: nn.Linear, features: np.ndarray, labels: np.ndarray) -> float
     return float(np.mean(layer(torch.from_numpy(features)).argmax(dim=1).numpy() == labels))
 
 
-def test_a_member_equals_plain_pytorch_over_the_same_crops(case: Case, tmp_path: Path) -> None:
+def test_a_classifier_equals_plain_pytorch_over_the_same_crops(case: Case, tmp_path: Path) -> None:
     one = {"optimisers": ("sgd",), "lrs": (3.0,), "weight_decays": (1e-3,)}
     case.encoder.train()
     result = case(**one, state=tmp_path / "state")
     assert case.encoder.training
     held = choose_held_out(case.train.labels, 0.1, SEED)
-    member = Member("sgd", 3.0 * BATCH / 256, 1e-3)
+    classifier = Classifier("sgd", 3.0 * BATCH / 256, 1e-3)
     state = final_state(tmp_path / "state")
-    choosing, final = plain(case, member, ~held), plain(case, member, np.ones(TRAIN, dtype=bool))
+    choosing, final = plain(case, classifier, ~held), plain(case, classifier, np.ones(TRAIN, dtype=bool))
     for name, layer in (("choosing", choosing), ("final", final)):
         assert torch.allclose(state[f"{name}.weight"][0], layer.weight, rtol=1e-4, atol=1e-5), name
         assert torch.allclose(state[f"{name}.bias"][0], layer.bias, rtol=1e-4, atol=1e-5), name
@@ -169,7 +169,7 @@ def test_the_whole_grid_is_chosen_from_by_what_was_held_out(case: Case) -> None:
     assert result.values["top1"] == result.details["chosen"]["test_top1"]
     assert result.values["best_top1_on_test"] == max(row["test_top1"] for row in rows) >= result.values["top1"]
     assert result.values["top5"] >= result.values["top1"]
-    assert len({row["test_top1"] for row in rows}) > 3, "members must differ"
+    assert len({row["test_top1"] for row in rows}) > 3, "classifiers must differ"
     other = case(test_labels=(case.test.labels + 1) % CLASSES)
     ours, theirs = (
         {key: value for key, value in found.details["chosen"].items() if not key.startswith("test_")}
@@ -191,7 +191,7 @@ def test_what_is_held_out_teaches_nothing_to_the_grid_that_it_chooses_from(case:
         assert torch.equal(before[name], after[name]) == name.startswith("choosing."), name
 
 
-def test_a_member_that_diverges_harms_no_other(case: Case) -> None:
+def test_a_classifier_that_diverges_harms_no_other(case: Case) -> None:
     one = {"optimisers": ("sgd",), "weight_decays": (0.0,)}
     good, bad = case(lrs=(1.0, 1e39), **one).details["grid"]
     assert bad["diverged"]

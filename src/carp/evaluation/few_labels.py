@@ -25,7 +25,7 @@ from carp.evaluation.feature_arrays import (
     silent,
     spans,
 )
-from carp.evaluation.linear.grid import LinearGrid, Member, Rows, fit, in_order, shuffled
+from carp.evaluation.linear.grid import Classifier, LinearGrid, Rows, fit, in_order, shuffled
 from carp.evaluation.metrics import average_precision, scikit_learn
 from carp.evaluation.result import Predicted, Result, mean_and_deviation
 from carp.random import Purpose, key
@@ -132,7 +132,7 @@ class _Linear:
 
     def classify(self, rows: Rows, run: int, *, predict: bool) -> tuple[dict[str, float], Predicted | None]:
         seed = self._seed + run
-        grid = LinearGrid([Member("sgd", _LR)], self._train.shape[1], self._num_classes, seed=seed)
+        grid = LinearGrid([Classifier("sgd", _LR)], self._train.shape[1], self._num_classes, seed=seed)
         batches = shuffled(self._train, self._labels, rows, batch_size=_BATCH, seed=seed)
         fit(grid, batches, epochs=_EPOCHS, lr_factor=lambda epoch: 0.1 ** sum(epoch >= drop for drop in _DROPS))
         everything = partial(in_order, self._test, self._truth, np.arange(len(self._test)))

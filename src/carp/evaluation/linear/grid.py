@@ -4,7 +4,7 @@ The classifiers of a grid see the same batches, so their products are one produc
 [S · C, F]. The gradient of the cross-entropy is known (softmax − truth), so there is no graph to keep. The batches may
 come from stored features or from an encoder.
 
-Shapes: S members, B images, F features, C classes.
+Shapes: S classifiers, B images, F features, C classes.
 """
 
 import math
@@ -34,7 +34,7 @@ _INITIAL_DEVIATION = 0.01
 
 
 @dataclass(frozen=True)
-class Member:
+class Classifier:
     """The optimiser settings of one classifier."""
 
     optimiser: OptimiserName
@@ -50,54 +50,60 @@ class Accuracies:
     top5: list[float]
     mean_per_class: list[float]
 
-    def of(self, member: int, num_classes: int) -> dict[str, float]:
-        """The values of one member; top-5 says something with more than five classes."""
-        top5 = {"top5": self.top5[member]} if num_classes > 5 else {}
-        return {"top1": self.top1[member], **top5, "mean_per_class": self.mean_per_class[member]}
+    def of(self, classifier: int, num_classes: int) -> dict[str, float]:
+        """Return the values of one classifier; top-5 only with more than five classes."""
+        top5 = {"top5": self.top5[classifier]} if num_classes > 5 else {}
+        return {"top1": self.top1[classifier], **top5, "mean_per_class": self.mean_per_class[classifier]}
 
     def of_all(self) -> "Accuracies":
-        """Those of all members, where every process has some of them (`own_members`)."""
-        return Accuracies(*(join_members(values) for values in (self.top1, self.top5, self.mean_per_class)))
+        """Gather the accuracies of the classifiers of all processes (see `own_classifiers`)."""
+        return Accuracies(*(join_classifiers(values) for values in (self.top1, self.top5, self.mean_per_class)))
 
 
-def own_members(members: Sequence[Member]) -> Sequence[Member]:
-    """The members that this process trains: under torchrun each has its share of a grid."""
-    return members[distributed.own_share(len(members))]
+def own_classifiers(classifiers: Sequence[Classifier]) -> Sequence[Classifier]:
+    """Return the classifiers that this process trains: under torchrun, each process has a share of the grid."""
+    return classifiers[distributed.own_share(len(classifiers))]
 
 
-def join_members(values: list[T]) -> list[T]:
-    """A number of every member from those of own members."""
+def join_classifiers(values: list[T]) -> list[T]:
+    """Gather one number per classifier from all processes."""
     return [value for part in distributed.gather(values) for value in part]
 
 
 class LinearGrid:
-    """The classifiers. All start from the same weights, which the seed gives."""
+    """The classifiers. All start from the same weights, which depend on the seed."""
 
     def __init__(
-        self, members: Sequence[Member], num_features: int, num_classes: int, *, seed: int = 0, device: str = "cpu"
+        self,
+        classifiers: Sequence[Classifier],
+        num_features: int,
+        num_classes: int,
+        *,
+        seed: int = 0,
+        device: str = "cpu",
     ) -> None:
-        self.members = list(members)
+        self.classifiers = list(classifiers)
         self.num_classes = num_classes
         generator = torch.Generator().manual_seed(seed_of(seed, Purpose.GRID_WEIGHTS))
         first_CF = _INITIAL_DEVIATION * torch.randn(num_classes, num_features, generator=generator)
-        self.weight_SCF = first_CF.expand(len(members), -1, -1).clone().to(device)
-        self.bias_SC = torch.zeros(len(members), num_classes, device=device)
+        self.weight_SCF = first_CF.expand(len(classifiers), -1, -1).clone().to(device)
+        self.bias_SC = torch.zeros(len(classifiers), num_classes, device=device)
         self._momentum_SCF = torch.zeros_like(self.weight_SCF)
         self._momentum_SC = torch.zeros_like(self.bias_SC)
-        self._lr_S = torch.tensor([m.lr for m in members], device=device)
-        self._decay_S11 = torch.tensor([m.weight_decay for m in members], device=device)[:, None, None]
-        self._lars = torch.tensor([i for i, m in enumerate(members) if m.optimiser == "lars"], device=device)
-        self._decayed = any(m.weight_decay for m in members)
+        self._lr_S = torch.tensor([m.lr for m in classifiers], device=device)
+        self._decay_S11 = torch.tensor([m.weight_decay for m in classifiers], device=device)[:, None, None]
+        self._lars = torch.tensor([i for i, m in enumerate(classifiers) if m.optimiser == "lars"], device=device)
+        self._decayed = any(m.weight_decay for m in classifiers)
 
     @torch.no_grad()
     def logits(self, x_BF: Tensor) -> Tensor:
-        """Logits [B, S, C] of all members."""
+        """Return the logits [B, S, C] of all classifiers."""
         flat = torch.addmm(self.bias_SC.flatten(), x_BF, self.weight_SCF.flatten(0, 1).T)
         return flat.view(len(x_BF), *self.bias_SC.shape)
 
     @torch.no_grad()
     def step(self, x_BF: Tensor, y_B: Tensor, *, lr_factor: float = 1.0) -> None:
-        """One step of every member on one batch, at its learning rate times `lr_factor`."""
+        """Train every classifier on one batch, at its learning rate times `lr_factor`."""
         error_BSC = _softmax_(self.logits(x_BF))
         error_BSC[torch.arange(len(y_B)), :, y_B] -= 1
         error_BSC /= len(y_B)
@@ -137,13 +143,13 @@ class LinearGrid:
             value.copy_(state[name])
 
     def accuracy(self, batches: Iterable[Batch]) -> Accuracies:
-        """How often every member is right; 0 for one that diverged. Equal logits: the lower class stands first."""
-        device, num_members = self.bias_SC.device, len(self.members)
-        top1_CS, top5_CS = torch.zeros(2, self.num_classes, num_members, dtype=torch.int64, device=device)
+        """Return the accuracies; 0 for a classifier that diverged. Among equal logits, the lower class ranks first."""
+        device, num_classifiers = self.bias_SC.device, len(self.classifiers)
+        top1_CS, top5_CS = torch.zeros(2, self.num_classes, num_classifiers, dtype=torch.int64, device=device)
         count_C = torch.zeros(self.num_classes, dtype=torch.int64, device=device)
         for x_BF, y_B in batches:
             logits_BSC = self.logits(x_BF)
-            own_BS1 = logits_BSC.gather(2, y_B[:, None, None].expand(-1, num_members, 1))
+            own_BS1 = logits_BSC.gather(2, y_B[:, None, None].expand(-1, num_classifiers, 1))
             earlier_B1C = (torch.arange(self.num_classes, device=device) < y_B[:, None])[:, None]
             before_BS = ((logits_BSC > own_BS1) | ((logits_BSC == own_BS1) & earlier_B1C)).sum(dim=2)
             top1_CS.index_add_(0, y_B, (before_BS < 1).long())
@@ -159,15 +165,15 @@ class LinearGrid:
             per_class_CS.mean(dim=0).tolist(),
         )
 
-    def predict(self, batches: Iterable[Batch], member: int) -> Predicted:
-        """The class that one member predicts for every image, and its probability."""
-        found = [torch.softmax(self.logits(x_BF)[:, member].cpu().double(), dim=1).numpy() for x_BF, _ in batches]
+    def predict(self, batches: Iterable[Batch], classifier: int) -> Predicted:
+        """Return the class that one classifier predicts for every image, and its probability."""
+        found = [torch.softmax(self.logits(x_BF)[:, classifier].cpu().double(), dim=1).numpy() for x_BF, _ in batches]
         shares_NC = np.concatenate(found)
         classes = shares_NC.argmax(axis=1)  # of equal classes the first
         return Predicted(classes, shares_NC[np.arange(len(classes)), classes])
 
     def finite(self) -> Tensor:
-        """Which members have not diverged, [S]."""
+        """Return which classifiers have not diverged, [S]."""
         return torch.isfinite(self.weight_SCF).flatten(1).all(dim=1) & torch.isfinite(self.bias_SC).all(dim=1)
 
 
@@ -192,9 +198,9 @@ def fit(
     Args:
         grid: The classifiers.
         batches: The batches of an epoch, from any source.
-        epochs: How many in all.
-        lr_factor: What the learning rates are multiplied with in an epoch.
-        after_epoch: Called at the end of every epoch: to save, to show.
+        epochs: How many epochs.
+        lr_factor: Factor of the learning rates in an epoch.
+        after_epoch: Called at the end of every epoch.
     """
     for epoch in range(epochs):
         factor = lr_factor(epoch)
@@ -212,7 +218,7 @@ def cosine(epochs: int) -> Callable[[int], float]:
 def shuffled(
     features: Features, labels: Labels, rows: Rows, *, batch_size: int, seed: int
 ) -> Callable[[int], Iterator[Batch]]:
-    """Batches of even size of these rows of stored features, in an order that depends on (seed, epoch)."""
+    """Return batches of even size of these rows of stored features, in an order that depends on (seed, epoch)."""
 
     def batches(epoch: int) -> Iterator[Batch]:
         order = rows[np.argsort(key(seed, Purpose.GRID_ORDER, epoch, np.arange(len(rows))), kind="stable")]
@@ -222,6 +228,6 @@ def shuffled(
 
 
 def in_order(features: Features, labels: Labels, rows: Rows, *, batch_size: int = 1024) -> Iterator[Batch]:
-    """These rows of stored features once, in batches of even size; no more than a batch is in memory."""
+    """Yield these rows of stored features once, in batches of even size, with one batch in memory at a time."""
     for batch in even_batches(len(rows), batch_size):
         yield tensor(features[rows[batch]]), tensor(labels[rows[batch]])

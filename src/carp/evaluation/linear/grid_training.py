@@ -1,6 +1,6 @@
 """Two grids of linear classifiers on one pass of a frozen encoder over random crops, from the step that was saved last.
 
-Shapes: B images of a step, S members, C classes, F features.
+Shapes: B images of a step, S classifiers, C classes, F features.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from carp.compute import distributed
 from carp.errors import BadImagesError, DataError
 from carp.evaluation.feature_arrays import Labels
-from carp.evaluation.linear.grid import LinearGrid, Member, cosine
+from carp.evaluation.linear.grid import Classifier, LinearGrid, cosine
 from carp.features.extract import Progress
 from carp.images.loading.loader import normalise
 from carp.images.loading.quarantine import Unreadable
@@ -31,13 +31,13 @@ _MOST_LOST = 0.05  # share of the images that may have become unreadable since t
 
 
 class TwoGrids:
-    """The grid whose members are chosen by what it did not see, and the one that sees all."""
+    """The grid whose classifiers are chosen by what it did not see, and the one that sees all."""
 
     def __init__(
-        self, members: Sequence[Member], num_features: int, num_classes: int, *, seed: int, device: torch.device
+        self, classifiers: Sequence[Classifier], num_features: int, num_classes: int, *, seed: int, device: torch.device
     ) -> None:
         self.choosing, self.final = (
-            LinearGrid(members, num_features, num_classes, seed=seed, device=str(device)) for _ in range(2)
+            LinearGrid(classifiers, num_features, num_classes, seed=seed, device=str(device)) for _ in range(2)
         )
 
     def step(self, x_BF: Tensor, y_B: Tensor, is_held_B: Tensor, *, lr_factor: float) -> None:
@@ -48,7 +48,7 @@ class TwoGrids:
         self.final.step(x_BF, y_B, lr_factor=lr_factor)
 
     def finite(self) -> list[bool]:
-        """Which members diverged in neither."""
+        """Which classifiers diverged in neither."""
         found: list[bool] = (self.choosing.finite() & self.final.finite()).tolist()
         return found
 
@@ -148,7 +148,7 @@ class Training:
         found = newest_state(self.state, self.warn)
         if found is None:
             return 0
-        own = distributed.own_share(len(next(iter(found.tensors.values()))))  # of the members
+        own = distributed.own_share(len(next(iter(found.tensors.values()))))  # of the classifiers
         self.grids.load_state_dict({name: value[own] for name, value in found.tensors.items()})
         return found.step
 

@@ -1,9 +1,9 @@
 """The paper's linear evaluation: linear classifiers on a frozen encoder that sees random crops and flips.
 
-All members of the grid train on one pass of the encoder. Two grids share it: one sees the images that are not held
-out, and its accuracy on those that are chooses the member; the other sees all images, and its member of the same
-settings is tested. So nothing is trained twice, and the test images choose nothing. Under torchrun every process
-encodes its part of a step's images and trains its part of the members on all of them.
+All classifiers of the grid train on one pass of the encoder. Two grids share it. One does not see the images that are
+held out; its accuracy on them selects a classifier. The other sees all images, and its classifier with the same
+settings is tested. So nothing is trained twice, and the test images select nothing. Under torchrun every process
+encodes its share of a step's images and trains its share of the classifiers on all of them.
 
 Shapes: N images, B images of a step, F features.
 """
@@ -28,12 +28,12 @@ from carp.evaluation.linear.choice import (
     LRS,
     OPTIMISERS,
     WEIGHT_DECAYS,
-    best_member,
+    best_classifier,
     choose_held_out,
     linear_result,
     scaled_grid,
 )
-from carp.evaluation.linear.grid import Batch, OptimiserName, in_order, join_members, own_members
+from carp.evaluation.linear.grid import Batch, OptimiserName, in_order, join_classifiers, own_classifiers
 from carp.evaluation.linear.grid_training import FrozenEncoder, Precision, Training, TwoGrids
 from carp.evaluation.result import Predicted, Result
 from carp.features.extract import Progress
@@ -85,29 +85,29 @@ def linear_on_images(
         indices: Which image of `source` each row of `train` is; without it row n is image n. Others are not used.
         size: Side of the crops.
         device: Where the encoder and the grid are.
-        precision: Of the encoder; the classifiers are always float32.
+        precision: Precision of the encoder; the classifiers are always float32.
         workers: Processes that decode photographs.
-        optimisers: Of the grid.
+        optimisers: Optimisers of the grid.
         lrs: Learning rates of the grid, for 256 images: multiplied by batch_size / 256.
-        weight_decays: Of the grid.
+        weight_decays: Weight decays of the grid.
         epochs: Passes over the training images.
-        batch_size: Images a step.
-        held_out: Share of every class that chooses the member.
-        seed: Of the first weights, the order, the crops and the part held out.
-        weights_hash: Tells encoders apart, so that a state is only continued with the encoder that it was made with.
+        batch_size: Images per step.
+        held_out: Share of every class that selects the classifier.
+        seed: Seed of the initial weights, the order, the crops and the images held out.
+        weights_hash: Identifies the encoder, so that a state is only continued with the encoder that it belongs to.
         state: A folder that keeps the state, so that the same call continues after an interruption; the results are
             the same to the last bit (with as many threads). Remove it once the result is stored.
         save_seconds: Time between two saves.
-        predict: Also return what is predicted for every test image.
+        predict: Also return a prediction for every test image.
         progress: Called with (done, all) images, counted over the epochs.
-        warn: Told in one line of images that could not be read, or of a damaged state.
+        warn: Called with one line about images that could not be read, or about a damaged state.
 
     Returns:
-        The same as `linear_probe`, and `best_top1_on_test`: the largest `test_top1` of the grid, which is what the
-        paper's reference reports and is too good by the choice. In the grid `held_out_top1` is of the classifier that
-        did not see the images held out, `test_top1` of the one that saw all.
+        The same as `linear_probe`, and `best_top1_on_test`: the largest `test_top1` of the grid. The paper's reference
+        reports it; it is too high, because the test images select the classifier. In the grid, `held_out_top1` belongs
+        to the classifier that did not see the images held out, `test_top1` to the one that saw all.
     """
-    members = scaled_grid(optimisers, lrs, weight_decays, batch_size)
+    classifiers = scaled_grid(optimisers, lrs, weight_decays, batch_size)
     check_pair(train, test)
     labels, truth, num_classes = check_classes(train, train_labels, test, test_labels)
     images = _images_of_rows(indices, len(train), source)
@@ -115,13 +115,13 @@ def linear_on_images(
     if state is not None and not weights_hash:
         raise ConfigError("a state needs weights_hash: otherwise it could be continued with another encoder.")
 
-    both = TwoGrids(own_members(members), train.shape[1], num_classes, seed=seed, device=device)
+    both = TwoGrids(own_classifiers(classifiers), train.shape[1], num_classes, seed=seed, device=device)
     crops = Crops(
         source, images, size=size, batch_size=batch_size, seed=seed, workers=workers, ahead=device.type != "cpu"
     )
     described = {
         "state": _STATE,
-        "members": [asdict(member) for member in members],
+        "members": [asdict(classifier) for classifier in classifiers],  # a key of states that earlier versions wrote
         "settings": [epochs, batch_size, held_out, seed, size, precision, device.type],
         "weights": weights_hash,
         "data": [source.fingerprint, _digest(images.tobytes()), _digest(labels.tobytes())],
@@ -143,36 +143,36 @@ def linear_on_images(
         ).run()
 
     held_rows, test_rows = np.flatnonzero(chooses), np.arange(len(test))
-    kept = join_members(both.finite())
+    kept = join_classifiers(both.finite())
     held = both.choosing.accuracy(_to(device, in_order(train, labels, held_rows))).of_all()
     held_top1 = [top1 if finite else 0.0 for top1, finite in zip(held.top1, kept, strict=True)]
     tested = both.final.accuracy(_to(device, in_order(test, truth, test_rows))).of_all()
-    best = best_member(held_top1)
+    best = best_classifier(held_top1)
     return linear_result(
-        members,
+        classifiers,
         held_top1=held_top1,
         tested=tested,
         finite=kept,
         chosen=tested.of(best, num_classes),
         settings={"epochs": epochs, "batch_size": batch_size, "held_out": held_out, "seed": seed, "cached": False},
         all_final=True,
-        predicted=_predicted(both, best, len(members), _to(device, in_order(test, truth, test_rows)))
+        predicted=_predicted(both, best, len(classifiers), _to(device, in_order(test, truth, test_rows)))
         if predict
         else None,
     )
 
 
-def _predicted(grids: TwoGrids, member: int, num_members: int, batches: Iterator[Batch]) -> Predicted:
-    """What a member predicts; under torchrun one process has it, and all learn of it."""
-    own = range(num_members)[distributed.own_share(num_members)]
-    found = grids.final.predict(batches, member - own.start) if member in own else None
+def _predicted(grids: TwoGrids, classifier: int, num_classifiers: int, batches: Iterator[Batch]) -> Predicted:
+    """Return the predictions of one classifier, which one process has, on all processes."""
+    own = range(num_classifiers)[distributed.own_share(num_classifiers)]
+    found = grids.final.predict(batches, classifier - own.start) if classifier in own else None
     told = distributed.gather(None if found is None else [found.classes.tolist(), found.scores.tolist()])
     classes, scores = next(part for part in told if part is not None)
     return Predicted(np.array(classes), np.array(scores))
 
 
 def _images_of_rows(indices: NDArray[np.int64] | None, rows: int, source: Source) -> NDArray[np.int64]:
-    """The image of every row of the training features."""
+    """Return the image of every row of the training features."""
     images = np.arange(rows) if indices is None else np.asarray(indices, dtype=np.int64)
     if len(images) != rows or (indices is None and rows != len(source)):
         raise DataError(
@@ -187,7 +187,7 @@ def _images_of_rows(indices: NDArray[np.int64] | None, rows: int, source: Source
 
 
 def _by_image(num_images: int, images: NDArray[np.int64], values: NDArray[T]) -> NDArray[T]:
-    """Values of rows as values of images of the source."""
+    """Return values of rows as values of the images of the source."""
     found = np.zeros(num_images, dtype=values.dtype)
     found[images] = values
     return found

@@ -12,21 +12,21 @@ from carp.evaluation.linear.choice import (
     LRS,
     OPTIMISERS,
     WEIGHT_DECAYS,
-    best_member,
+    best_classifier,
     choose_held_out,
     linear_result,
     scaled_grid,
 )
 from carp.evaluation.linear.grid import (
+    Classifier,
     LinearGrid,
-    Member,
     OptimiserName,
     Rows,
     cosine,
     fit,
     in_order,
-    join_members,
-    own_members,
+    join_classifiers,
+    own_classifiers,
     shuffled,
 )
 from carp.evaluation.result import Result
@@ -51,35 +51,35 @@ def linear_probe(
 ) -> Result:
     """Train a grid of linear classifiers on training features [N, F] and report the best.
 
-    A part of the training images is held out to choose the member; the chosen one is trained again on all of them and
-    tested. The test images choose nothing. Under torchrun every process trains some of the members.
+    A part of the training images is held out to select a classifier, which is then trained again on all training images
+    and tested. The test images select nothing. Under torchrun every process trains a share of the classifiers.
 
     Args:
         train: Training features.
         train_labels: Their classes.
         test: Test features.
         test_labels: Their classes.
-        optimisers: Of the grid.
+        optimisers: Optimisers of the grid.
         lrs: Learning rates of the grid, for 256 images: multiplied by batch_size / 256.
-        weight_decays: Of the grid.
+        weight_decays: Weight decays of the grid.
         epochs: Passes over the training features.
-        batch_size: Images a step.
-        held_out: Share of every class that chooses the member.
-        seed: Of the first weights, the order and the part held out.
-        predict: Also return what is predicted for every test image.
-        progress: Called with (done, all) epochs: those of the grid, then those of the chosen member.
+        batch_size: Images per step.
+        held_out: Share of every class that selects the classifier.
+        seed: Seed of the initial weights, the order and the images held out.
+        predict: Also return a prediction for every test image.
+        progress: Called with (done, all) epochs: those of the grid, then those of the chosen classifier.
 
     Returns:
-        `top1`, with more than five classes `top5`, and `mean_per_class` of the chosen member. The details hold the
+        `top1`, with more than five classes `top5`, and `mean_per_class` of the chosen classifier. The details hold the
         grid, as it was trained without the images held out.
     """
-    members = scaled_grid(optimisers, lrs, weight_decays, batch_size)
+    classifiers = scaled_grid(optimisers, lrs, weight_decays, batch_size)
     check_pair(train, test)
     labels, truth, num_classes = check_classes(train, train_labels, test, test_labels)
     chooses = choose_held_out(labels, held_out, seed)
     all_rows, test_rows = np.arange(len(train)), np.arange(len(test))
 
-    def trained(chosen: Sequence[Member], rows: Rows, done: int) -> LinearGrid:
+    def trained(chosen: Sequence[Classifier], rows: Rows, done: int) -> LinearGrid:
         grid = LinearGrid(chosen, train.shape[1], num_classes, seed=seed)
         fit(
             grid,
@@ -90,16 +90,16 @@ def linear_probe(
         )
         return grid
 
-    grid = trained(own_members(members), all_rows[~chooses], 0)
+    grid = trained(own_classifiers(classifiers), all_rows[~chooses], 0)
     held = grid.accuracy(in_order(train, labels, all_rows[chooses])).of_all()
     tested = grid.accuracy(in_order(test, truth, test_rows)).of_all()
-    best = best_member(held.top1)
-    final = trained([members[best]], all_rows, epochs)
+    best = best_classifier(held.top1)
+    final = trained([classifiers[best]], all_rows, epochs)
     return linear_result(
-        members,
+        classifiers,
         held_top1=held.top1,
         tested=tested,
-        finite=join_members(grid.finite().tolist()),
+        finite=join_classifiers(grid.finite().tolist()),
         chosen=final.accuracy(in_order(test, truth, test_rows)).of(0, num_classes),
         settings={"epochs": epochs, "batch_size": batch_size, "held_out": held_out, "seed": seed, "cached": True},
         all_final=False,
