@@ -1,5 +1,9 @@
 """What a path is: chosen by looking at it, or by `source`; patterns of files."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from carp.errors import DataError
@@ -35,6 +39,27 @@ def test_a_folder_of_images_with_an_archive_beside_them_is_a_folder(tmp_path):
     assert isinstance(open_source(tmp_path / "b"), FolderSource)
     assert isinstance(open_source(tmp_path / "b", kind="tar"), TarSource)
     assert isinstance(open_source(f"tar:{tmp_path / 'b'}"), TarSource)
+
+
+def test_a_folder_of_shards_and_parquet_files_is_shards_and_a_file_of_a_prefixed_name_is_itself(tmp_path, monkeypatch):
+    """Kinds are asked in the order of `claim_order`; a prefix counts only where no file has that name."""
+    write_shards(tmp_path / "mixed", tiny_images(2))
+    (tmp_path / "mixed" / "a.parquet").touch()
+    assert isinstance(open_source(tmp_path / "mixed"), TarSource)
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(open_source(write_images(Path("tar:photos"), tiny_images(2))), FolderSource)
+
+
+def test_listing_the_kinds_imports_no_large_library():
+    code = (
+        "import sys; from carp.images.source import kinds_by_word; print(*kinds_by_word());"
+        "print(*({'torch', 'torchvision', 'pyarrow', 'cv2'} & set(sys.modules)))"
+    )
+    kinds, imported = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert set(kinds.split()) == {"dataset", "embedded", "folder", "list", "parquet", "tar", "torchvision"}
+    assert imported == ""
 
 
 @pytest.mark.parametrize(

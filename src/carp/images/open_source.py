@@ -24,8 +24,8 @@ def open_source(
 ) -> Source:
     """Open images, wherever they are.
 
-    A source is returned as it is. Otherwise the kind is, in this order: the one that `kind` names; the prefix of
-    `KIND:REST`, unless a file has that name; the first that claims the data, in the order of `Source.claim_order`.
+    A source is returned as it is. For other data, the kind is the first of these: the one that `kind` names; the prefix
+    of `KIND:REST`, unless a file has that name; the first that claims the data, in the order of `Source.claim_order`.
 
     Args:
         data: A folder, a list of paths (.txt, .csv, .tsv), tar shards or Parquet files (one, a folder of them, a glob,
