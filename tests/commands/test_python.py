@@ -13,21 +13,22 @@ import typer.main
 import carp
 from carp.cli import entry  # noqa: F401 - adds the commands
 from carp.cli.app import app
+from carp.evaluation.protocols import all_protocols, find_protocol
 
 # Options that are about the screen, the shell or several processes, and have no counterpart in Python
 ONLY_COMMAND_LINE = {
     "": {"as_json", "settings", "help"},  # of every command; settings are keyword arguments
     "train": {"val", "dry_run", "procs", "submit"},  # --val is the setting `validation`
-    "eval": {"protocol", "baselines", "weights"},
+    "eval": {"baselines", "weights", "words"},  # the words are settings; weights are another way to give the model
 }
 ONLY_PYTHON = {"quiet", "overrides"}
 # Commands that print what the package itself contains
 NOT_FUNCTIONS = {"recipes", "settings"}
-FUNCTIONS = {"data check": "check_data", "data attack": "attack", "check": "check_folder", "eval": "evaluate"}
+FUNCTIONS = {"data check": "check_data", "data attack": "attack", "check": "check_folder"}
 
 
 def commands() -> dict[str, Any]:
-    """All commands by their words, but those of `carp eval`, which tests/evaluation compares with their protocols."""
+    """All commands by their words, except those of `carp eval`."""
     root: Any = typer.main.get_command(app)
     found = {}
     for name, command in root.commands.items():
@@ -49,6 +50,18 @@ def test_a_command_and_its_function_have_the_same_names_and_defaults(name: str) 
             assert words[key].required or (name, key) == ("train", "out"), key  # --dry-run needs no --out
         elif key in words:
             assert plain(words[key].default) == plain(parameter.default), key
+
+
+@pytest.mark.parametrize("protocol", [protocol.name for protocol in all_protocols()])
+def test_evaluate_has_the_options_of_every_protocol(protocol: str) -> None:
+    root: Any = typer.main.get_command(app)
+    command = root.commands["eval"].get_command(None, protocol)
+    settings = find_protocol(protocol).settings_type.model_fields
+    words = {p.name: p for p in command.params if p.name not in settings}
+    parameters = inspect.signature(carp.evaluate).parameters
+    assert set(words) - ONLY_COMMAND_LINE[""] - ONLY_COMMAND_LINE["eval"] <= set(parameters)
+    for key in set(words) & set(parameters) - {"data", "model", "branch"}:  # required in Python; --branch is a list
+        assert plain(words[key].default) == plain(parameters[key].default), key
 
 
 def plain(default: Any) -> Any:

@@ -148,7 +148,7 @@ def test_an_own_folder_is_not_put_beside_published_numbers(cli: Cli, tmp_path: P
         Result("knn", {"top1@20": 0.9}, data=data, model=model).write(tmp_path / f"{name}.json")
     own, checked = tmp_path / "own.json", tmp_path / "checked.json"
     assert "Oxford Flowers-102" not in cli("table", own, "--format", "md")[1]
-    assert_one_line(cli("table", own, "--with-paper"), "nothing for knn on flowers (own data)")
+    assert_one_line(cli("table", own, "--with-paper"), "knn on flowers (own data)", "--with-paper")
     assert_one_line(cli("table", own, "--layout", "knn"), "knn on flowers (own data)")
     out = cli("table", checked, "--with-paper", "--format", "md")[1]
     assert "Oxford Flowers-102" in out
@@ -237,7 +237,7 @@ def test_formats_and_files(cli: Cli, two: list[Path], tmp_path: Path) -> None:
 
 def test_nothing_in_common_with_the_paper(cli: Cli, tmp_path: Path) -> None:
     own = write(tmp_path / "a.json", "a", 0.9, data="photos/birds")
-    assert_one_line(cli("table", own, "--with-paper"), "nothing for knn on birds", "leave out", "knn on pets")
+    assert_one_line(cli("table", own, "--with-paper"), "knn on birds", "knn on pets", "--with-paper")
     assert_one_line(cli("table", own, "--layout", "kmeans"), "kmeans on gtsrb", "they have knn on birds")
 
 

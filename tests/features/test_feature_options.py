@@ -31,7 +31,7 @@ def test_a_mistake_names_the_option_the_value_and_what_is_accepted(wrong: dict[s
         assert word in str(error.value)
 
 
-@pytest.mark.parametrize("function", [carp.embed, carp.evaluate])
+@pytest.mark.parametrize("function", [carp.embed, carp.duplicates])
 def test_functions_have_the_same_names_and_defaults(function: Callable[..., Any]) -> None:
     parameters = inspect.signature(function).parameters
     for name, field in FeatureOptions.model_fields.items():

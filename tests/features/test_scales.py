@@ -144,7 +144,7 @@ def test_an_image_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         ({"scales": (1.0, -0.5)}, "scales must be numbers above 0"),
         ({"max_side": 0}, "max_side must be at least 1 pixel, received 0"),
         ({"boxes": np.zeros((1, 4))}, "every image needs a box"),
-        ({"boxes": np.array([[90.0, 90, 99, 99]] * 2)}, r"holds nothing of array\[0\], which is 8×8"),
+        ({"boxes": np.array([[90.0, 90, 99, 99]] * 2)}, r"array\[0\].*8×8"),
         ({"boxes": np.array([[np.nan, 0, 9, 9]] * 2)}, "must be 4 finite numbers"),
     ],
 )

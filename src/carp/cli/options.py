@@ -1,4 +1,4 @@
-"""The words of a command: settings as key=value, and the options that several commands have."""
+"""Settings as key=value words, checks of arguments, and the options that commands share."""
 
 import os
 import shlex
@@ -18,7 +18,7 @@ Overrides = Annotated[
         metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.", autocompletion=completion.settings
     ),
 ]
-# Options that do not exist arrive among the settings, and `parse` tells how to write them
+# Unknown options arrive among the settings, and `parse` explains how to write them
 WITH_SETTINGS = {"ignore_unknown_options": True}
 
 Branches = Annotated[
@@ -31,7 +31,7 @@ Device = Annotated[
 
 
 def parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
-    """Read key=value words; an option that does not exist is told the nearest one, or its spelling as a setting."""
+    """Read key=value words; the error for an unknown option suggests the nearest one, or how to write the setting."""
     from carp.config import Config
     from carp.config.recipe import parse_overrides
 
@@ -41,7 +41,8 @@ def parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
     _refuse_options(context, overrides)
     for key in overrides:
         if key not in Config.model_fields:
-            raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)}")
+            hint = nearest(key, Config.model_fields)
+            raise ConfigError(f"there is no setting '{key}'.{hint} `carp settings` lists all settings.")
     return overrides
 
 
@@ -62,7 +63,7 @@ def parse_protocol(context: typer.Context, words: list[str], settings: Collectio
 def _refuse_unknown_options(
     context: typer.Context, words: list[str], settings: Collection[str], where: str, flags: Collection[str] = ()
 ) -> None:
-    """Tell of a word that looks like an option: how it is written as a setting, or the nearest that there is."""
+    """Raise if a word is an unknown option: suggest how to write it as a setting, or the nearest option."""
     for place, word in enumerate(words):
         if not word.startswith("-"):
             continue
@@ -71,7 +72,7 @@ def _refuse_unknown_options(
         if key in settings:
             after = "true" if key in flags else "".join(words[place + 1 : place + 2])
             setting = f"{key}={value or after or 'VALUE'}"
-            raise ConfigError(f"there is no option '{option}': settings are written key=value, here {setting}.")
+            raise ConfigError(f"there is no option '{option}'. Settings are written key=value: write {setting}.")
         options = _options(context)
         raise ConfigError(
             f"there is no option '{option}'.{_nearest(key, options, settings)} Options: {', '.join(options)}; {where}."
@@ -79,16 +80,18 @@ def _refuse_unknown_options(
 
 
 def _refuse_options(context: typer.Context, overrides: dict[str, Any]) -> None:
-    """Tell how to write an option that was written as a setting."""
+    """Raise if an option was written as a setting."""
     for key, value in overrides.items():
         option = "--" + key.replace("_", "-")
         if option in _options(context):
             flag = any(option in p.opts and getattr(p, "is_flag", False) for p in context.command.params)
-            raise ConfigError(f"'{key}' is an option: write {option}{'' if flag else f' {value}'}.")
+            raise ConfigError(
+                f"'{key}' is an option, received as a setting. Write {option}{'' if flag else f' {value}'}."
+            )
 
 
 def _nearest(key: str, options: list[str], settings: Iterable[str]) -> str:
-    """' Did you mean …?' with the closest of options and settings, as it is written."""
+    """' Did you mean …?' with the closest option or setting."""
     names = {name: name for name in settings} | {name.lstrip("-").replace("-", "_"): name for name in options}
     close = get_close_matches(key, names, n=1)
     return f" Did you mean '{names[close[0]]}'?" if close else ""
@@ -99,11 +102,11 @@ def _options(context: typer.Context) -> list[str]:
 
 
 def check_model(model: str | None) -> None:
-    """Tell of a place that does not exist before anything slow is imported; `METHOD:FILE` is looked at later."""
+    """Raise if a model does not exist, before anything slow is imported; `METHOD:FILE` is checked later."""
     if model is not None and ":" not in model and not Path(model).expanduser().exists():
         raise CheckpointError(
-            f"there is no folder or file {model}. Give the --out folder of `carp train`; `carp weights` tells which "
-            "files go in its place."
+            f"there is no folder or file {model}. Give the --out folder of `carp train`, or a file of weights "
+            "(`carp weights` lists the formats)."
         )
 
 
@@ -116,5 +119,5 @@ def check_data(*places: str | None) -> None:
 
 
 def is_first_process() -> bool:
-    """Under torchrun only one of the processes speaks."""
+    """Whether this process prints; under torchrun only the first does."""
     return os.environ.get("RANK", "0") == "0"

@@ -50,13 +50,13 @@ def _embed(
 
 @app.command("index")
 def _index(
-    features: Annotated[Path, typer.Argument(help="Folder of `carp embed`.")],
+    features: Annotated[Path, typer.Argument(help="Folder that `carp embed` wrote.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the index. Default: index in that of the features.")
+        Path | None, typer.Option(help="Folder for the index. Default: index in the folder of the features.")
     ] = None,
     kind: Annotated[str, typer.Option(help="exact, ivf or hnsw; auto chooses by the number of images.")] = "auto",
 ) -> None:
-    """Make an index of stored features, for `carp search`; what an approximate one finds is measured."""
+    """Build an index of stored features for `carp search`, and measure the recall of an approximate one."""
     from carp.commands.index import index
 
     made = index(features, out=out, kind=kind, quiet=False)
@@ -67,16 +67,14 @@ def _index(
 
 @app.command("search")
 def _search(
-    index: Annotated[Path, typer.Argument(help="Folder of `carp index`.")],
-    images: Annotated[list[Path], typer.Argument(help="Query images, or folders of them.")],
-    k: Annotated[int | None, typer.Option(min=1, help="How many images for each query. Default: 10.")] = None,
+    index: Annotated[Path, typer.Argument(help="Folder that `carp index` wrote, or the folder of its features.")],
+    images: Annotated[list[Path], typer.Argument(help="Query images, or folders of images.")],
+    k: Annotated[int | None, typer.Option(min=1, help="Number of images to find for each query. Default: 10.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="The run or weights of the features, if not where they were when embedding.")
+        str | None, typer.Option(help="The run or weights that extracted the features, if moved since.")
     ] = None,
     sheet: Annotated[Path | None, typer.Option(help="Contact sheet to write: a .png or a .html file.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="The images of the index, if not where they were; for the sheet.")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="The images of the index, if moved since; for the sheet.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     device: options.Device = "auto",
 ) -> None:
@@ -99,16 +97,16 @@ def _duplicates(
     data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
     extraction: FeatureOptions,
     model: Annotated[
-        str | None, typer.Option(help="Run folder, or weights: FILE or METHOD:FILE; none with stored --features.")
+        str | None, typer.Option(help="Run folder, or weights: FILE or METHOD:FILE. Not needed with stored --features.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for duplicates.html, duplicates.json and the features.")] = Path(
         "duplicates"
     ),
     threshold: Annotated[
-        str, typer.Option(help="Least similarity of copies, 0 to 1; auto chooses it from the images.")
+        str, typer.Option(help="Minimum similarity of copies, 0 to 1; auto chooses it from the images.")
     ] = "auto",
     features: Annotated[
-        Path | None, typer.Option(help="Folder of `carp embed` for the same images. Default: features in --out.")
+        Path | None, typer.Option(help="Folder of the features of these images. Default: features in --out.")
     ] = None,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     remove_list: Annotated[
@@ -116,7 +114,7 @@ def _duplicates(
         typer.Option(help="Also list the files to remove, in a .txt, .nul (for xargs -0) or .csv file."),
     ] = None,
 ) -> None:
-    """Group the near-copies among images, for a person to look at. Nothing is deleted."""
+    """Group the near-duplicates among images, for you to review. Nothing is deleted."""
     options.check_model(model)
     from carp.commands.duplicates import duplicates
     from carp.report.pages.copies_page import print_copies
@@ -152,7 +150,7 @@ def _export(
     out: Annotated[Path, typer.Option(help="File to write; for timm a folder.")],
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
 ) -> None:
-    """Write an encoder for another library, read it back there, and compare its features."""
+    """Write an encoder in the format of another library, reload it there, and compare its features."""
     options.check_model(model)
     from carp.commands.export import export
 

@@ -1,4 +1,4 @@
-"""`carp duplicates`: near-copies among images, for a person to look at before anything is touched."""
+"""`carp duplicates`: near-duplicates among images, for you to review. Nothing is deleted."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ def duplicates(
     remove_list: str | Path | None = None,
     quiet: bool = True,
 ) -> CopiesFound:
-    """Group the near-copies among images, and write them as a page and as JSON. Nothing is ever deleted.
+    """Group the near-duplicates among images, and write them as a page and as JSON. Nothing is ever deleted.
 
     Args:
         data: Images of any kind (docs/data.md).

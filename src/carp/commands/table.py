@@ -1,4 +1,4 @@
-"""`carp table`: the results of several models beside each other, and beside the paper's."""
+"""`carp table`: the results of models in one table, also beside the numbers of the paper."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -106,13 +106,13 @@ def _format_of(out: Path) -> Format:
 def _sources(place: Path) -> list[Source]:
     """The results of a file, a run folder or a folder of results."""
     if not place.exists():
-        raise DataError(f"there is no file or folder {place}: give result files (RUN/results/*.json) or run folders.")
+        raise DataError(f"there is no file or folder {place}. Give result files (RUN/results/*.json) or run folders.")
     if place.is_file():
         return [_source(place)]
     folder = place / "results" if (place / "results").is_dir() else place
     files = sorted(path for path in folder.glob("*.json") if not is_unfinished(path))
     if not files:
-        raise DataError(f"there are no result files in {folder}: run `carp eval` first, or give the files themselves.")
+        raise DataError(f"there are no result files in {folder}. Run `carp eval` first, or give the files themselves.")
     return [_source(path) for path in files]
 
 
@@ -137,7 +137,7 @@ def _measures(cells: Cells) -> str:
 
 def _nothing_for(wanted: Layout | None, cells: Cells) -> str:
     if wanted is None:
-        return "the result files hold no values: run `carp eval` again."
+        return "the result files hold no values. Run `carp eval` again."
     return (
         f"the results have none of the columns of the layout '{wanted.name}' ({_measures(wanted.cells)}); "
         f"they have {_measures(cells) or 'no values'}."
@@ -146,4 +146,4 @@ def _nothing_for(wanted: Layout | None, cells: Cells) -> str:
 
 def _nothing_published(cells: Cells) -> str:
     known = _measures({cell: value for table in layouts().values() for cell, value in table.cells.items()})
-    return f"the paper has nothing for {_measures(cells)}: leave out --with-paper. It has {known}."
+    return f"the paper has no numbers for {_measures(cells)}, only for {known}. Leave out --with-paper."

@@ -1,1 +1,1 @@
-"""Trained encoders and the vectors they give."""
+"""Features of images: extraction, storage on disk, and files for other programs."""

@@ -1,4 +1,4 @@
-"""The one feature extractor: images of any source to vectors, with the transform used for evaluation.
+"""The one feature extractor: it maps the images of any source to vectors, with the transform used for evaluation.
 
 Shapes: M images that can be read, F features, S side.
 """
@@ -26,8 +26,8 @@ from carp.images.views.centre_crop import resize_and_crop
 
 Features = NDArray[np.float32]
 Progress = Callable[[int, int], None]  # called with (done, all)
-RAW_PIXELS_SIDE = 32  # of the largest images whose pixels serve as features
-_RESIZE = 256 / 224  # photographs: scale the shorter side to 8/7 of the crop, cut the centre
+RAW_PIXELS_SIDE = 32  # images are reduced to this side if their pixels are the features
+_RESIZE = 256 / 224  # photographs: resize the shorter side to 8/7 of the crop
 
 
 def _silent(_done: int, _all: int) -> None:
@@ -36,7 +36,7 @@ def _silent(_done: int, _all: int) -> None:
 
 @dataclass(frozen=True)
 class Extracted:
-    """Features of the images that can be read, and which images these are."""
+    """Features of the readable images, and the numbers of these images."""
 
     features: Features  # [M, F]
     indices: NDArray[np.int64]  # [M], ascending
@@ -44,12 +44,12 @@ class Extracted:
     name: str  # of the source
 
     def note(self) -> str | None:
-        """A line about what was left out, or None."""
+        """One line about the images that were left out, or None."""
         return left_out(self.unreadable, len(self.indices), self.name)
 
 
 def left_out(unreadable: Sequence[Unreadable], num_readable: int, name: str) -> str | None:
-    """A line about the images of a source that have no features, or None."""
+    """One line about the unreadable images of a source, or None."""
     if not unreadable:
         return None
     count, first = len(unreadable), unreadable[0]
@@ -79,10 +79,10 @@ def extract(
     precision: Precision = "fp32",
     resize: int | None = None,
 ) -> Extracted:
-    """Pooled features of all images of a source, batch norm in evaluation mode.
+    """Pooled features of all images of a source, with batch norm in evaluation mode.
 
-    An image that cannot be read is left out, or raises if `strict`. If none can be read this raises, or returns
-    features [0, 0] if they `may_be_empty`.
+    An unreadable image is left out, or is an error if `strict`. If all are unreadable, this is an error, or the
+    features are [0, 0] if they `may_be_empty`.
     """
     batches = feature_batches(
         encoder, source, size=size, device=device, batch_size=batch_size, precision=precision, resize=resize
@@ -100,7 +100,7 @@ def feature_batches(
     precision: Precision = "fp32",
     resize: int | None = None,
 ) -> Iterator[FeatureBatch]:
-    """The same a batch at a time; with bf16 the encoder runs in that precision, and features are float32 still."""
+    """Yield the features of one batch after the other, as float32 also if the encoder runs in bf16."""
     was_training = encoder.training
     encoder.eval()
     autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
@@ -112,7 +112,7 @@ def feature_batches(
 
     try:
         batches = _batches(source, size, batch_size, resize)
-        # On a CPU both would share the cores, and the encoder is slower for it than it waits
+        # On a CPU, decoding ahead would slow the encoder by more than the time that it waits
         with TunedThreads(device) as threads:
             yield from _encoded(features, batches if device.type == "cpu" else one_ahead(batches), threads)
     finally:
@@ -149,12 +149,12 @@ def _collect(
 
 
 def default_resize(size: int) -> int:
-    """What the shorter side is scaled to before the centre is cut: encoders of small images see all of it."""
+    """Length of the shorter side before the centre crop; encoders of small images see the whole image."""
     return size if size <= SMALL_IMAGE else round(size * _RESIZE)
 
 
 def evaluation_crop(pixels: Pixels, size: int, resize: int | None = None) -> Pixels:
-    """What the encoder sees of an image at evaluation: the shorter side scaled to `resize`, the centre cut."""
+    """What the encoder sees of an image at evaluation: the shorter side resized to `resize`, then the centre crop."""
     return resize_and_crop(pixels, default_resize(size) if resize is None else resize, size)
 
 

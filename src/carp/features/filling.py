@@ -1,9 +1,9 @@
-"""Filling a feature store: extraction that continues after a kill, on any number of processes.
+"""Fill a feature store: extraction that continues after a kill, on any number of processes.
 
-Features are appended to one part file per process (`part_file.py`). The same call continues there, in the same batches,
-so that the bits are those of an extraction that was never interrupted. When all parts are complete, the first process
-writes labels and places, joins the parts, renames the result to `features.npy` and writes `store.json`; only then are
-the parts' notes removed. A process that is killed at any of these points leaves a folder that the same call completes.
+Each process appends features to a part file (`part_file.py`). The same call continues there, in the same batches, so
+that the bits are those of an uninterrupted extraction. When all parts are complete, the first process writes labels
+and places, joins the parts, renames the result to `features.npy` and writes `store.json`; only then are the parts'
+notes removed. A process that is killed at any of these points leaves a folder that the same call completes.
 """
 
 import json
@@ -44,14 +44,14 @@ def fill_store(
     batch_size: int,
     progress: Progress = lambda _done, _all: None,
 ) -> Store:
-    """Extract the features of a source into a folder, continue where that was interrupted, or open what is there.
+    """Extract the features of a source into a folder, continue an interrupted extraction, or open a complete one.
 
     Args:
-        folder: The store; refused if it holds the features of something else.
-        origin: What makes the features.
+        folder: The store; it is an error if it holds other features.
+        origin: Model, transform and data.
         source: The images.
-        encode: Batches of features of (a part of) the source.
-        batch_size: Of `encode`, so that it continues between two batches.
+        encode: Yields batches of features of the source, or of a part of it.
+        batch_size: Of `encode`, so that extraction continues between two batches.
         progress: Called with (images done, all).
     """
     if not is_store(folder):
@@ -64,14 +64,16 @@ def fill_store(
             ) from error
     store = open_store(folder)
     if store.origin.key() != origin.key():
-        raise DataError(f"{folder} holds other features: {_difference(store.origin, origin)}. Give another folder.")
+        raise DataError(
+            f"{folder} holds other features: {_difference(store.origin, origin)}. Give another folder with --out."
+        )
     if distributed.rank() == 0:
-        _remove_parts(folder)  # of a process that was killed after it had written the manifest
+        _remove_parts(folder)  # left by a process that was killed after it had written the manifest
     return store
 
 
 def _extract(folder: Path, origin: Origin, source: Source, encode: Encode, batch_size: int, progress: Progress) -> None:
-    """This process's share of the images, then, by the first process, the joining of all shares."""
+    """Extract this process's share of the images; the first process then joins all shares."""
     _refuse_other_files(folder)
     folder.mkdir(parents=True, exist_ok=True)
     parts = _parts(folder, origin, len(source), batch_size)
@@ -95,7 +97,7 @@ def _extract(folder: Path, origin: Origin, source: Source, encode: Encode, batch
 
 
 def _parts(folder: Path, origin: Origin, num_images: int, batch_size: int) -> list[PartFile]:
-    """Every process's share: whole batches, so that any number of processes gives the same bits."""
+    """The share of every process, in whole batches, so that any number of processes gives the same bits."""
     world = distributed.world_size()
     shares = [distributed.share(-(-num_images // batch_size), rank) for rank in range(world)]
     return [
@@ -111,11 +113,11 @@ def _parts(folder: Path, origin: Origin, num_images: int, batch_size: int) -> li
 
 
 def _finish(folder: Path, origin: Origin, source: Source, parts: list[PartFile]) -> None:
-    """Make the store of all parts. Until the manifest is written, everything in the folder can be made again."""
+    """Complete the store from all parts. Until the manifest is written, everything in the folder can be redone."""
     unreadable = [bad for part in parts for bad in part.unreadable]
     readable = np.ones(len(source), dtype=np.bool_)
     readable[[bad.index for bad in unreadable]] = False
-    for name in (LABELS, PLACES):  # of an attempt with other images
+    for name in (LABELS, PLACES):  # left by an attempt with other images
         remove(folder / name)
     if not readable.any():
         remove(folder / FEATURES)
@@ -137,22 +139,22 @@ def _remove_parts(folder: Path) -> None:
 
 
 def _refuse_other_files(folder: Path) -> None:
-    """A folder is ours if it is new, or holds nothing but what an interrupted extraction leaves behind."""
+    """Raise if the folder holds files that an interrupted extraction does not leave behind."""
     if folder.is_file():
-        raise DataError(f"{folder} is a file: give a folder for the features.")
+        raise DataError(f"{folder} is a file. Give a folder for the features.")
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     ours = {FEATURES, LABELS, PLACES} if any(map(is_part, found)) else set()
     others = [path.name for path in found if path.name not in ours and not is_part(path)]
     if others:
-        raise DataError(f"{folder} holds other files ({others[0]}): give an empty or a new folder for the features.")
+        raise DataError(f"{folder} holds other files ({others[0]}). Give an empty or a new folder for the features.")
 
 
 def _difference(found: Origin, wanted: Origin) -> str:
-    """Everything that differs, in words."""
+    """Every difference, as text."""
     parts = []
     if found.model["hash"] != wanted.model["hash"] or found.model["layer"] != wanted.model["layer"]:
         before, now = _model(found), _model(wanted)
-        if before == now:  # a run that went on, a file of the same name
+        if before == now:  # a run that was continued, or another file of the same name
             before, now = (f"{name}, weights {o.model['hash'][:8]}" for name, o in ((before, found), (now, wanted)))
         parts.append(f"of {before}, not {now}")
     if found.data["fingerprint"] != wanted.data["fingerprint"]:

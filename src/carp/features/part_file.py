@@ -1,9 +1,9 @@
-"""Features that are being extracted: appended to a file, beside a note that says how far the file is complete.
+"""Features that are being extracted: appended to a file, with a note beside it on how far the file is complete.
 
-The note is written after the bytes have reached the disk, and holds their checksum. It is believed only as far as the
-bytes are there and have that checksum; otherwise extraction starts again.
+The note is written after the bytes have reached the disk, and holds their checksum. If the file is shorter than the
+note says, or its checksum differs, extraction starts again.
 
-The file has room for the header of an .npy file in front, so that it becomes one without being copied.
+The file leaves room for the header of an .npy file at its start, so that it becomes one without being copied.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ from carp.files.atomic import is_unfinished, write_atomic
 from carp.images.loading.quarantine import Unreadable
 
 _SECONDS_BETWEEN_NOTES = 5.0
-_HEAD = 128  # bytes that NumPy takes for the header of an array of two dimensions, whatever their size
+_HEAD = 128  # bytes of NumPy's header of any array of two dimensions
 _BLOCK = 2**24
 _NAME = re.compile(r"part-\d+-of-\d+\.(bin|json)")
 
@@ -58,20 +58,23 @@ class PartFile:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Hold the file and continue at its end; bytes of other features or after the last note are thrown away.
+        """Lock the file and continue at its end; bytes of other features or after the last note are discarded.
 
-        The lock follows the file when it is renamed, and opening the file once more does not release it.
+        The lock follows the file when it is renamed, and opening the file again does not release it.
         """
         target, renamed = self._becomes, False
         if target is not None and not self.path.exists() and target.exists():
-            descriptor, renamed = os.open(target, os.O_RDWR), True  # a killed process had got as far as its new name
+            descriptor, renamed = os.open(target, os.O_RDWR), True  # a process was killed after it had renamed the file
         else:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
         with os.fdopen(descriptor, "r+b") as self.file:
             try:
                 fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise DataError(f"another process is writing features to {self.path.parent}. Wait for it.") from None
+                raise DataError(
+                    f"another process is writing features to {self.path.parent}. Wait until it ends, or give another "
+                    "folder."
+                ) from None
             if renamed and target is not None:
                 target.rename(self.path)
             self.read_note()
@@ -80,19 +83,19 @@ class PartFile:
             yield
 
     def read_note(self) -> None:
-        """Take up what the note says, if it is about these features and the bytes are there."""
+        """Continue as the note says, if it is about these features and the bytes match its checksum."""
         try:
             note: dict[str, Any] = json.loads(self._note.read_text())
             if (note["key"], note["start"], note["stop"]) != (self._key, self.start, self.stop):
                 return
             self.done, self.width, self._checksum = int(note["done"]), int(note["width"]), int(note["crc32"])
             self.unreadable = [Unreadable(*bad) for bad in note["unreadable"]]
-            if not (self.start <= self.done <= self.stop and self.rows >= 0 and self._bytes_are_there()):
+            if not (self.start <= self.done <= self.stop and self.rows >= 0 and self._bytes_match()):
                 self._begin()
         except (OSError, ValueError, TypeError, KeyError):
             self._begin()  # there is no note, or it is damaged
 
-    def _bytes_are_there(self) -> bool:
+    def _bytes_match(self) -> bool:
         if self.path.stat().st_size < self.end:
             return False
         checksum, left = 0, self.end - _HEAD
@@ -107,7 +110,9 @@ class PartFile:
         assert self.file is not None
         width = batch.features.shape[1]
         if width and self.width and width != self.width:
-            raise DataError(f"the encoder made features of length {self.width}, then of length {width}: use another.")
+            raise DataError(
+                f"the encoder made features of length {self.width}, then of length {width}. Use another encoder."
+            )
         content = np.ascontiguousarray(batch.features, dtype="<f4").data
         self.file.write(content)
         self._checksum = zlib.crc32(content, self._checksum)
@@ -118,7 +123,7 @@ class PartFile:
             self.note()
 
     def note(self) -> None:
-        """Write down how far the file is complete, after making sure that it is."""
+        """Note how far the file is complete, after its bytes have reached the disk."""
         assert self.file is not None
         self.file.flush()
         os.fsync(self.file.fileno())
@@ -136,7 +141,7 @@ class PartFile:
 
 
 def is_part(path: Path) -> bool:
-    """Whether a path is a part file, its note, or what a kill left of one."""
+    """Whether a path is a part file, its note, or an unfinished one of these."""
     return _NAME.fullmatch(path.name) is not None or is_unfinished(path)
 
 

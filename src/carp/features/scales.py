@@ -1,4 +1,4 @@
-"""Features for retrieval: images at their own size and shape, at one scale or several, maybe cut to a box.
+"""Features for retrieval: images at their own size and shape, at one or more scales, optionally cropped to a box.
 
 Shapes: N images, F features, B images of one size, H height, W width.
 """
@@ -25,9 +25,9 @@ ONE_SCALE = (1.0,)
 THREE_SCALES = (1.0, 1 / math.sqrt(2), 0.5)  # DINO's multi-scale
 Boxes = NDArray[np.float64]
 
-_BYTES_AT_A_TIME = 2**26  # images that wait for others of their size
+_BYTES_AT_A_TIME = 2**26  # of images that wait for others of their size
 _DECODED_AT_A_TIME = 32
-_PIXELS_AT_A_TIME = 2**20  # in one batch: the first layers of a ResNet take a kilobyte for each
+_PIXELS_AT_A_TIME = 2**20  # per batch: the first layers of a ResNet take a kilobyte per pixel
 
 
 def _silent(_done: int, _all: int) -> None:
@@ -47,21 +47,21 @@ def extract_scales(
     batch_size: int = 16,
     progress: Progress = _silent,
 ) -> Features:
-    """Pooled features [N, F] of all images of a source, batch norm in evaluation mode.
+    """Pooled features [N, F] of all images of a source, with batch norm in evaluation mode.
 
-    An image is cut to its box, then made smaller if need be so that its longer side is `max_side`; it keeps its shape.
-    Other scales are made of the normalised image by linear interpolation. The features of all scales are averaged as
-    they are, as in DINO's evaluation; their length is taken out by the cosine that follows.
+    An image is cropped to its box, then reduced if its longer side exceeds `max_side`; it keeps its aspect ratio. Other
+    scales are made from the normalised image by linear interpolation. The features of all scales are averaged without
+    normalisation, as in DINO's evaluation; the cosine that follows does not depend on their length.
 
     Args:
         encoder: Images [B, 3, H, W] of any size to pooled features [B, F].
-        source: The images; one that cannot be read is an error.
+        source: The images; an unreadable image is an error.
         device: Where the encoder is.
         scales: Sizes relative to the image.
         boxes: Left, top, right and bottom in pixels of the upright image, [N, 4]; None is whole images.
-        max_side: The longest side that is not reduced; None leaves all images as large as they are.
-        square: Instead, stretch or shrink every image to a square of this side, as copy detection does.
-        batch_size: Images of one size that are encoded together at most; fewer when they are large.
+        max_side: Larger images are reduced to this longer side; None keeps all sizes.
+        square: Instead, resize every image to a square of this side, as copy detection does.
+        batch_size: Maximum number of images of one size per batch; fewer if they are large.
         progress: Called with (images done, all images).
     """
     _check(source, scales, boxes, max_side, square)
@@ -110,7 +110,7 @@ def _encode(encoder: nn.Module, images_B3HW: Tensor, scales: Sequence[float]) ->
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise ModelError(
                 f"this encoder cannot take an image of {width}×{height}: {reason}. Retrieval needs an encoder for "
-                "images of any size, such as a ResNet."
+                "images of any size. Use a ResNet, for instance."
             ) from error
         total_BF = features_BF if total_BF is None else total_BF + features_BF
     assert total_BF is not None
@@ -118,7 +118,7 @@ def _encode(encoder: nn.Module, images_B3HW: Tensor, scales: Sequence[float]) ->
 
 
 def _rescaled(images_B3HW: Tensor, scale: float) -> Tensor:
-    if min(int(side * scale) for side in images_B3HW.shape[2:]) < 1:  # a sliver of an image keeps a pixel
+    if min(int(side * scale) for side in images_B3HW.shape[2:]) < 1:  # a very thin image keeps one pixel
         size = [max(1, int(side * scale)) for side in images_B3HW.shape[2:]]
         return F.interpolate(images_B3HW, size=size, mode="bilinear", align_corners=False)
     return F.interpolate(images_B3HW, scale_factor=scale, mode="bilinear", align_corners=False)
@@ -129,8 +129,7 @@ def _batches(
 ) -> Iterator[tuple[list[int], Pixels]]:
     """Indices and images of one size, [B, H, W, 3].
 
-    Images wait until there are a few megabytes of them, and are then put together by size: which images come together
-    depends on nothing but the images.
+    Images wait until there are 64 MB of them, and are then grouped by size, so the batches depend on the images alone.
     """
     waiting: dict[tuple[int, int, int], list[tuple[int, Pixels]]] = {}
     bytes_waiting = 0
@@ -159,7 +158,7 @@ def _batches(
 def _prepared(
     pixels: Pixels, box: NDArray[np.float64] | None, max_side: int | None, square: int | None, place: str
 ) -> Pixels:
-    """Cut to the box, then brought to size."""
+    """Crop to the box, then resize."""
     cut = pixels if box is None else _cut(pixels, box, place)
     height, width, _ = cut.shape
     if square is not None:
@@ -176,7 +175,7 @@ def _resized(pixels: Pixels, height: int, width: int, how: Image.Resampling) -> 
 
 
 def _cut(pixels: Pixels, box: NDArray[np.float64], place: str) -> Pixels:
-    """The part inside the box, its edges rounded to whole pixels and kept inside the image."""
+    """Crop to the box, with its edges rounded to whole pixels and clipped to the image."""
     height, width, _ = pixels.shape
     if not np.isfinite(box).all():
         raise DataError(f"the box of {place} must be 4 finite numbers, received {box.tolist()}.")
@@ -184,7 +183,7 @@ def _cut(pixels: Pixels, box: NDArray[np.float64], place: str) -> Pixels:
     left, top, right, bottom = edges.tolist()
     if right <= left or bottom <= top:
         raise DataError(
-            f"the box {box.tolist()} (left, top, right, bottom) holds nothing of {place}, which is {width}×{height}. "
-            "Are the boxes those of images of another size?"
+            f"the box {box.tolist()} (left, top, right, bottom) is outside of {place}, which is {width}×{height}. "
+            "Check whether the boxes belong to images of another size."
         )
     return np.ascontiguousarray(pixels[top:bottom, left:right])

@@ -1,4 +1,4 @@
-"""Features on disk: extracted once, then read by any number of protocols.
+"""Features on disk: extracted once, then read by any number of commands.
 
 A store is a folder:
 
@@ -8,7 +8,7 @@ A store is a folder:
     store.json      what made the features, the names of the classes, the images that could not be read, the digests
                     of the files above and of itself
 
-`store.json` is written last, so a folder that has it is complete (`filling.py` makes one). The digests are verified
+`store.json` is written last, so a folder that has it is complete (`filling.py` writes it). The digests are verified
 when a store is opened: all of them for files up to 64 MB, a sample for larger ones; `carp check` verifies everything.
 
 Shapes: M images that can be read, F features, C classes.
@@ -39,16 +39,16 @@ _MANY = 2**26  # bytes of labels whose values are looked at when a store is open
 
 @dataclass(frozen=True)
 class Origin:
-    """What made features: equal origins give equal features."""
+    """What features were extracted from, and how: equal origins give equal features."""
 
     model: dict[str, Any]
-    """`name`, `hash` of the weights, `branch`, `layer`, maybe `epochs`, and the `path` that it was loaded from."""
+    """`name`, `hash` of the weights, `branch`, `layer`, `epochs` if known, and the `path` that it was loaded from."""
     transform: dict[str, Any]
     data: dict[str, Any]
     """`name`, `fingerprint`, `images`."""
 
     def key(self) -> str:
-        """A hash of all that features depend on; names do not count."""
+        """A hash of everything that features depend on; names do not matter."""
         parts = (self.model["hash"], self.model["layer"], self.transform, self.data["fingerprint"], self.data["images"])
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -62,7 +62,7 @@ class Store:
     classes: tuple[str, ...]
     unreadable: list[Unreadable]
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Size and digests of every file; empty for a store that was written before there were digests."""
+    """Size and digests of every file; empty for a store that was written by a version without digests."""
     label_remedy: ClassVar[str] = "embed images that have labels"
 
     @property
@@ -83,7 +83,7 @@ class Store:
 
     @property
     def has_labels(self) -> bool:
-        """Whether there are labels, without reading them."""
+        """Whether there are labels; does not read them."""
         return LABELS in self.files or (self.folder / LABELS).exists()
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class Store:
         return np.delete(np.arange(self.origin.data["images"]), [bad.index for bad in self.unreadable])
 
     def places(self) -> Iterator[str]:
-        """Where every image lies."""
+        """The place of every image: a path, or a name within an archive."""
         try:
             with (self.folder / PLACES).open() as lines:
                 yield from (json.loads(line) for line in lines)
@@ -108,17 +108,17 @@ class Store:
         return {row: place for row, place in enumerate(self.places()) if row in rows}
 
     def damage(self, name: str, *, everything: bool = False) -> str | None:
-        """How a file differs from what was written; None if it does not, or if its digest is not known."""
+        """How a file differs from what was written; None if it does not, or if there is no digest."""
         if name not in self.files:
             return None
         return damage_of(self.folder / name, self.files[name], everything=everything)
 
     def check(self, name: str, *, everything: bool = False) -> None:
-        """Raise what is wrong with a file: its bytes, its shape, its values.
+        """Raise if the bytes, the shape or the values of a file are wrong.
 
         Args:
-            name: Of the file.
-            everything: Read all of a large file, not a sample.
+            name: The name of the file.
+            everything: Read large files completely, not a sample.
         """
         if (found := self.damage(name, everything=everything)) is not None:
             raise self.damaged(name, found)
@@ -167,7 +167,7 @@ def is_store(path: str | Path) -> bool:
 
 
 def open_store(folder: Path) -> Store:
-    """Open a complete store and verify it: small files whole, large ones by their size and a sample."""
+    """Open a complete store and verify it: small files completely, large ones by their size and a sample."""
     store = read_manifest(folder)
     for name in store_files(store):
         store.check(name)
@@ -175,7 +175,7 @@ def open_store(folder: Path) -> Store:
 
 
 def store_files(store: Store) -> list[str]:
-    """The files that a store consists of, beside its manifest."""
+    """The files of a store, without its manifest."""
     return [FEATURES, *([LABELS] if store.has_labels else []), PLACES]
 
 
@@ -219,7 +219,7 @@ def _kind(array: NDArray[Any]) -> str:
 
 
 def transform_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """What differs between two transforms, in words; those of the first version do not name it."""
+    """The differences between two transforms, as text; those of the first version do not name their version."""
     before, now = ({"transform": 1, **each} if "size" in each else dict(each) for each in (found, wanted))
     names = {"transform": "version"}
     return [

@@ -1,4 +1,4 @@
-"""Stored features for other programs: one Parquet or CSV file, written a few thousand rows at a time."""
+"""Write stored features for other programs: as one Parquet or CSV file, in batches of a few thousand rows."""
 
 import csv
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _ROWS = 4096
 
 
 def write_csv(store: Store) -> Path:
-    """`features.csv`: path, label (the name of the class; several are joined by a semicolon), then the features."""
+    """Write `features.csv`: path, label (names of classes, separated by semicolons), then the features."""
     path = store.folder / "features.csv"
     try:
         with (
@@ -37,7 +37,7 @@ def write_csv(store: Store) -> Path:
 
 
 def write_parquet(store: Store) -> Path:
-    """`features.parquet`: path, label (a list of names), features (a list of float32 of one length)."""
+    """Write `features.parquet`: path, label (a list of names), features (a list of float32 of fixed length)."""
     pa, pq = require_pyarrow("--format parquet")
     path = store.folder / "features.parquet"
     width = store.features.shape[1]
@@ -58,7 +58,7 @@ def write_parquet(store: Store) -> Path:
 
 
 def require_pyarrow(what: str) -> tuple[Any, Any]:
-    """The modules pyarrow and pyarrow.parquet; `what` needs them."""
+    """Import pyarrow and pyarrow.parquet; if they are not installed, the error names `what` needs them."""
     try:
         import pyarrow as pa  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # noqa: PLC0415
@@ -89,4 +89,4 @@ def _name(classes: tuple[str, ...], label: int) -> str:
 
 
 def _cannot_write(path: Path, error: OSError) -> DataError:
-    return DataError(f"cannot write {path}: {error.strerror or error}.")
+    return DataError(f"cannot write {path}: {error.strerror or error}. Free some space, then rerun the command.")

@@ -27,7 +27,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of near-copies; the first image is the one to keep (similarity/original.py)."""
+    """A group of near-duplicates; the first image is the one to keep (similarity/original.py)."""
 
     members: list[Member]
     agreement: float = 1.0
@@ -45,7 +45,7 @@ class Group:
 
 @dataclass(frozen=True)
 class CopiesFound:
-    """All near-copies that were found, the most certain groups first."""
+    """All near-duplicates that were found, the most certain groups first."""
 
     name: str
     images: int

@@ -1,8 +1,8 @@
-"""How much the pixels of near-copies agree, and how large an image is without its border.
+"""How much the pixels of near-duplicates agree, and how large an image is without its border.
 
-Features say that two images show the same; pixels say whether they are the same picture. The agreement of two images is
-the correlation of their grey values at 24 × 24, as they are or mirrored: 1 for a copy that was compressed, scaled,
-brightened or mirrored, about 0.9 for two frames of one scene, less after a crop.
+Features show that two images have the same content; pixels show whether they are the same picture. The agreement of two
+images is the correlation of their grey values at 24 × 24, as they are or mirrored: 1 for a copy that was compressed,
+scaled, brightened or mirrored, about 0.9 for two frames of one scene, less after a crop.
 
 Shapes: N images, P pixels of a small picture.
 """
@@ -23,14 +23,14 @@ _LEAST = 1e-6
 
 @dataclass(frozen=True)
 class Look:
-    """What is compared of an image."""
+    """The properties of an image that are compared."""
 
     grey: Features  # [24 · 24], of mean 0 and unit length
     inner: tuple[int, int]  # width and height without a border of one colour
 
 
 def look_at(pixels: Pixels) -> Look:
-    """Both for RGB bytes [H, W, 3]."""
+    """The properties of an image of RGB bytes [H, W, 3]."""
     inner = without_border(pixels)
     small = Image.fromarray(inner).convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
     grey = np.asarray(small, dtype=np.float32).ravel()
@@ -47,7 +47,7 @@ def without_border(pixels: Pixels) -> Pixels:
 
 
 def _inside(grey: Features) -> tuple[int, int]:
-    """First and last row + 1 of what is no border: rows of one colour, the same colour, from an edge inwards."""
+    """First row, and last row + 1, inside the border: a border is rows of one and the same colour, from the edge."""
     middle = np.median(grey, axis=1)
     flat = np.abs(grey - middle[:, None]).max(axis=1) <= _FLAT
     first = _leading(flat & (np.abs(middle - middle[0]) <= _FLAT))

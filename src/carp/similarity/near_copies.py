@@ -1,15 +1,15 @@
-"""Near-copies among images: features made comparable, a threshold from their own distribution, groups.
+"""Near-duplicates among images: comparable features, a threshold from their own distribution, groups.
 
 The threshold. Let a be the inverse hyperbolic tangent of a similarity. Among images without copies, the similarities to
 the nearest neighbours of an image are the largest of very many, so the gaps between them follow a law that does not
 depend on the images: the j-th exceeds the next by an exponential variable of mean β / j. β is measured further out, on
-the gaps between the 16th and the 48th neighbours (median over images). So the 16th neighbour of an image tells how near
+the gaps between the 16th and the 48th neighbours (median over images). So the 16th neighbour of an image shows how near
 the first may come by chance: the chance that it exceeds the 16th by x or more is 1 − (1 − exp(−x / β))¹⁵. Times the
 number of images this is how many are expected to have such a neighbour, which is compared with how many do. The margin
 is the smallest x where at most one in a hundred of them is expected by chance; if there is none, there are no copies.
-How many to expect at that margin is then counted again with the β of every image (`expected_by_chance`).
-Two images are copies if their a exceeds that of the 16th neighbour of both by the margin. So a folder with a hundred
-views of one building asks for more similarity there than elsewhere.
+How many to expect at that margin is then counted again with the β of every image (`expected_by_chance`). Two images are
+copies if their a exceeds that of the 16th neighbour of both by the margin. So a folder with a hundred views of one
+building requires more similarity there than elsewhere.
 
 Shapes: M images, F features, D dimensions, k neighbours.
 """
@@ -23,10 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.features.extract import Features, Progress
+from carp.features.principal_axes import principal_axes
 from carp.similarity.faiss_library import load_faiss
 from carp.similarity.vectors import parts, unit_length
 
-NEAR, FAR = 16, 48  # the neighbours that tell what is to be expected
+NEAR, FAR = 16, 48  # the neighbours that the expected similarities are estimated from
 BY_CHANCE = 0.01  # the share of images with a neighbour beyond the margin that may be there by chance
 FEW, FEW_THRESHOLD = 100, 0.95  # fewer images have no distribution to learn from
 DIMENSIONS, WHITENED_FROM = 256, 1000  # principal components, and the number of images from which they are known
@@ -37,12 +38,12 @@ _LARGEST = 1 - 1e-5  # similarity of what is the same, so that its arctanh is fi
 
 @dataclass(frozen=True)
 class Threshold:
-    """The least similarity of copies."""
+    """The minimum similarity of copies."""
 
     value: float | None
-    """That of the middle image, where it differs between images; None if there are no copies."""
+    """The median over images, if it differs between them; None if there are no copies."""
     limits: Features
-    """Of every image, [M]: a pair must reach the larger one of both."""
+    """Of every image, [M]: a pair must reach the larger of its two limits."""
     reason: str
 
 
@@ -75,7 +76,7 @@ def find_copies(
 
     Args:
         features: [M, F], may be memory-mapped.
-        threshold: Least similarity of two copies, the same for all images; chosen from the features if None.
+        threshold: Minimum similarity of two copies, the same for all images. None chooses it from the features.
         firsts: For every row the first that is known to be the same image (itself if there is none), [M].
         progress: Called with (images searched for, all).
     """
@@ -97,10 +98,10 @@ def find_copies(
 
 
 def comparable(features: Features) -> Features:
-    """Features of unit length [M, D] whose products tell copies from images that show the same kind of thing.
+    """Features of unit length [M, D] whose products distinguish copies from images of the same kind of object.
 
-    Signed roots, so that a few strong features do not decide; minus their mean; from 1,000 images on the first 256
-    principal components, the stronger ones held down by the root of their deviation.
+    Signed roots, so that a few strong features do not dominate; minus their mean; from 1,000 images on the first 256
+    principal components, each divided by the root of its standard deviation.
     """
     if len(features) < FEW:  # a mean of few would take away what they share, and copies share everything
         return unit_length(_roots(features))
@@ -112,9 +113,8 @@ def comparable(features: Features) -> Features:
     for part in parts(features):
         centred = _roots(part) - mean
         covariance += centred.T @ centred
-    variances, axes = np.linalg.eigh(covariance / len(features))
-    kept = np.flatnonzero(variances > 1e-7 * variances[-1])[-DIMENSIONS:]
-    projection = (axes[:, kept] * variances[kept] ** -0.25).astype(np.float32)
+    variances, axes = principal_axes(covariance / len(features))
+    projection = (axes[:, -DIMENSIONS:] * variances[-DIMENSIONS:] ** -0.25).astype(np.float32)
     return np.concatenate([unit_length((_roots(part) - mean) @ projection) for part in parts(features)])
 
 
@@ -124,7 +124,7 @@ def _roots(features: Features) -> Features:
 
 
 def neighbours(vectors: Features, k: int, *, progress: Progress = lambda _done, _all: None) -> Neighbours:
-    """The k most similar other vectors of every vector of unit length, exactly, some thousand at a time."""
+    """The k most similar other vectors of every vector of unit length, by exact search in batches."""
     k = min(k, len(vectors) - 1)
     similarities = np.empty((len(vectors), k), dtype=np.float32)
     rows = np.empty((len(vectors), k), dtype=np.int64)
@@ -228,6 +228,6 @@ def connected(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
 
 
 def _flat(vectors: Features) -> Any:
-    index = load_faiss("the search for copies").IndexFlatIP(vectors.shape[1])
+    index = load_faiss("the search for near-duplicates").IndexFlatIP(vectors.shape[1])
     index.add(vectors)
     return index

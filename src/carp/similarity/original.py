@@ -1,6 +1,6 @@
-"""Which image of a group of near-copies to keep: the one that is most likely the original.
+"""Which image of a group of near-duplicates to keep: the one that is most likely the original.
 
-The rule, one step after the other; a step that cannot decide leaves the choice to the next:
+The criteria are applied in this order; if one does not decide, the next one does:
 
 1. Resolution: images with clearly fewer pixels (less than 1 / 1.1 of the most) are copies. A border of one colour does
    not count, so a copy does not win by its frame.
@@ -21,7 +21,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Evidence:
-    """What speaks for or against an image."""
+    """What is known of an image that helps to decide."""
 
     pixels: int
     """Without a border of one colour."""

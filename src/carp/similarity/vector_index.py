@@ -17,8 +17,8 @@ from carp.similarity.vectors import parts, unit_length
 
 Kind = Literal["exact", "ivf", "hnsw"]
 KINDS: tuple[str, ...] = ("auto", *get_args(Kind))
-MAX_EXACT, MAX_HNSW = 200_000, 500_000  # vectors, where the kind is chosen by their number
-RECALL, NEIGHBOURS = 0.95, 10  # what the settings of an approximate index are raised to: recall@10
+MAX_EXACT, MAX_HNSW = 200_000, 500_000  # number of vectors up to which `auto` chooses these kinds
+RECALL, NEIGHBOURS = 0.95, 10  # the settings of an approximate index are raised until its recall@10 is this
 _QUERIES = 200  # vectors that recall is measured with
 _LINKS, _BUILD_EFFORT, _MAX_EFFORT = 32, 100, 1024  # HNSW
 _LISTS, _VECTORS_A_LIST = 4.0, 64  # IVF: lists per root of the number of vectors; how many of these it learns from
@@ -40,11 +40,14 @@ class VectorIndex:
     def search(self, queries: Features, k: int) -> tuple[Features, NDArray[np.int64]]:
         """Similarities and rows of the most similar vectors, both [Q, k], best first.
 
-        An approximate index that finds fewer gives the row −1 for the rest.
+        If an approximate index finds fewer, the remaining rows are −1.
         """
         if queries.ndim != 2 or queries.shape[1] != self.faiss_index.d:
             received = "×".join(str(n) for n in queries.shape)
-            raise DataError(f"the index has vectors of {self.faiss_index.d} features, the queries are {received}.")
+            raise DataError(
+                f"the index has vectors of {self.faiss_index.d} features, received queries of {received}. Use "
+                "the same encoder for both."
+            )
         if not 1 <= k <= len(self):
             raise ConfigError(f"k must be from 1 to the {len(self):,} vectors of the index, received {k}.")
         similarities, rows = self.faiss_index.search(unit_length(queries, "the queries"), k)
@@ -54,10 +57,10 @@ class VectorIndex:
 def build_index(
     features: Features, kind: str = "auto", *, progress: Progress = lambda _done, _all: None
 ) -> VectorIndex:
-    """Make an index of features [M, F].
+    """Build an index of features [M, F].
 
     Args:
-        features: Of any length; they are normalised. May be memory-mapped.
+        features: Normalised when they are added; may be memory-mapped.
         kind: `exact`, `ivf` (lists of similar vectors), `hnsw` (a graph of neighbours); `auto` chooses by M. The
             settings of the latter two are raised until 95% of the ten nearest neighbours are found.
         progress: Called with (vectors added, all).
@@ -105,7 +108,7 @@ def _ivf(features: Features) -> Any:
 
 
 def _evenly(count: int, wanted: int) -> NDArray[np.int64]:
-    """Rows spread evenly over all: nothing is random, and no folder of the images is left out."""
+    """Evenly spaced rows: deterministic, and from all folders of the images."""
     return np.unique(np.linspace(0, count - 1, min(count, wanted)).astype(np.int64))
 
 

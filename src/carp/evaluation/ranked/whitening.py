@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from carp.errors import DataError
 from carp.evaluation.feature_arrays import Features, check_features, norms, spans
+from carp.features.principal_axes import principal_axes
 
-_KEPT = 1e-7  # of the largest variance: what is below is rounding of float32
 _SAME = 1e-12  # variance of vectors of length 1 that differ by rounding only
 
 
@@ -58,11 +58,10 @@ def fit_whitening(features: Features) -> Whitening:
         total += unit.sum(axis=0)
         squares += unit.T @ unit
     mean = total / len(features)
-    variances, axes = np.linalg.eigh((squares - len(features) * np.outer(mean, mean)) / (len(features) - 1))
+    variances, axes = principal_axes((squares - len(features) * np.outer(mean, mean)) / (len(features) - 1))
     variances, axes = variances[::-1], axes[:, ::-1].T
-    usable = min(int((variances > _KEPT * max(variances[0], 0.0)).sum()), len(features) - 1)
-    if not usable or variances[0] < _SAME:
+    if not len(variances) or variances[0] < _SAME:
         raise DataError("whitening cannot be learned, because all images have the same features: give other images.")
     # A cosine does not depend on the signs of the axes; they are chosen so that results are the same everywhere
     signs = np.sign(axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)])
-    return Whitening(mean, (axes * (signs / np.sqrt(variances.clip(min=1e-300)))[:, None])[:usable].copy())
+    return Whitening(mean, (axes * (signs / np.sqrt(variances.clip(min=1e-300)))[:, None])[: len(features) - 1].copy())

@@ -1,4 +1,4 @@
-"""Reports near-copies: a table of the first groups, a page of all groups, JSON."""
+"""Reports near-duplicates: a table of the first groups, a page of all groups, JSON."""
 
 from pathlib import Path
 
