@@ -89,7 +89,7 @@ def test_a_folder_that_changes_under_a_running_epoch(carp: Server, images: Path,
     code, output = carp.run(*words)
     assert code == 2, output
     (error,) = [line for line in output.splitlines() if line.startswith("carp: error: ")]
-    for part in ("other images", "Put the images back", "another --out", str(out / "quarantine.jsonl")):
+    for part in ("other images", "Restore the images", "another --out", str(out / "quarantine.jsonl")):
         assert part in error
 
 
