@@ -30,5 +30,5 @@ def reload(exportable: ExportableEncoder, path: Path) -> nn.Module:
 
 
 def is_carp_file(path: Path) -> bool:
-    """Return whether the metadata contain CARP's mark; the pickle is searched, not loaded."""
+    """Return whether the metadata contain CARP's mark; the file is searched, not loaded."""
     return pickle_contains(path, SIGNATURE)
