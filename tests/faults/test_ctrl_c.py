@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from torch.utils.data import Dataset
 
-from carp.images.loading.loader import by_workers
+from carp.images.loading.workers import by_workers
 from carp.runs.stop_signal import StopSignal
 from tests.faults.conftest import ENVIRONMENT, Server, slowdown, wait_until
 from tests.helpers import tiny_images, write_images

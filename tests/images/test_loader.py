@@ -22,11 +22,11 @@ from carp.images.loading.loader import (
     IMAGENET_STD,
     PhotoLoader,
     SmallImageLoader,
-    by_workers,
     make_loader,
     normalise,
 )
 from carp.images.loading.quarantine import Quarantine, substitutes
+from carp.images.loading.workers import by_workers
 from carp.images.sources.array import ArraySource
 from carp.images.sources.folder import FolderSource
 from carp.images.views.batch_views import batch_views
@@ -325,7 +325,7 @@ def test_an_error_in_the_thread_arrives_where_the_batch_was_asked_for(monkeypatc
 
 HOLDS = """
 from torch.utils.data import Dataset
-from carp.images.loading.loader import by_workers
+from carp.images.loading.workers import by_workers
 
 class Numbers(Dataset):
     def __getitems__(self, items):

@@ -17,8 +17,8 @@ from carp.errors import DataError, plain
 from carp.evaluation.detection.voc_metric import Boxes
 from carp.files.regular import read_text
 from carp.images.decoding.decode import Pixels, decode, read_file
-from carp.images.loading.loader import by_workers
 from carp.images.loading.order import permutation
+from carp.images.loading.workers import by_workers
 from carp.images.sources.paper.split_lists import VOC_CLASSES
 from carp.random import Purpose, key, seed_of, uniforms
 

@@ -8,40 +8,32 @@ its own share of every batch.
 Shapes: V views, B images, S side of a view.
 """
 
-import atexit
-import multiprocessing
-import signal
-import sys
-import warnings
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._C import _remove_worker_pids
-from torch.utils.data import DataLoader, Dataset
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data import Dataset
 
 from carp.compute import distributed
 from carp.compute.device import choose_device
-from carp.compute.parent import end_with
 from carp.config import LoaderSettings
 from carp.errors import BadImagesError, DataError, StorageError, UnreadableImageError, plain
 from carp.images.decoding.decode import pixel_limit
 from carp.images.loading.in_memory import is_held, is_readable
 from carp.images.loading.order import Order
 from carp.images.loading.quarantine import Misses, Quarantine, Unreadable, nothing_instead, proves_too_many, substitutes
+from carp.images.loading.workers import by_workers
 from carp.images.source import Source
 from carp.images.sources.array import ArraySource
 from carp.images.views.batch_views import batch_views
-from carp.images.views.photo_views import photo_views, without_threads
+from carp.images.views.photo_views import photo_views
 from carp.images.views.view_parameters import view_kinds
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -148,64 +140,6 @@ class PhotoLoader:
                 yield Batch(step, epoch, indices, rendered.views, self._order.batch_size)
 
 
-def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], workers: int) -> Generator[T]:
-    """The results of `dataset.__getitems__` for every list of items (epoch, index), in order, from worker processes."""
-    without_threads()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
-        loader = DataLoader(
-            dataset,
-            batch_sampler=items,
-            num_workers=workers,
-            collate_fn=_as_it_is,
-            worker_init_fn=_depend_on_parent,
-        )
-        loaded = iter(loader)
-    # The workers end here or at exit, not with the last reference, which a traceback may hold: multiprocessing would
-    # send them a signal that they ignore, and wait
-    end = partial(_end_workers, loaded)
-    atexit.register(end)
-    try:
-        yield from loaded
-    finally:
-        atexit.unregister(end)
-        end()
-
-
-def _end_workers(loaded: Iterator[Any]) -> None:
-    """Kill the workers, which have no state: torch would wait until each has finished its current batch.
-
-    This replaces torch's own shutdown, which could wait for a lock that a killed worker held.
-    """
-    if not isinstance(loaded, _MultiProcessingDataLoaderIter) or loaded._shutdown:
-        return
-    loaded._shutdown = True
-    _remove_worker_pids(id(loaded))  # from here on, torch does not report their death as a failure
-    loaded._worker_pids_set = False
-    for worker in loaded._workers:
-        worker.kill()
-    for worker in loaded._workers:
-        worker.join()
-    for queue in loaded._index_queues:
-        queue.cancel_join_thread()
-        queue.close()
-
-
-def _depend_on_parent(_worker: int) -> None:
-    """Make a worker end with its parent, and only then.
-
-    Ctrl-C, `timeout` and batch systems signal the whole process group; only the training process acts on the signal.
-    """
-    parent = multiprocessing.parent_process()
-    if parent is not None and parent.pid is not None:
-        end_with(parent.pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Errors while a batch is made are sent to the parent. What remains is a thread of multiprocessing that prints a
-    # traceback if a parent that is stopping does not fetch a batch
-    sys.excepthook = lambda *_: None
-
-
 @dataclass(frozen=True)
 class _Rendered:
     """A batch from a worker: views, or an error as a value, because a raised one would arrive as a traceback."""
@@ -231,10 +165,6 @@ def _of_all_processes(rendered: _Rendered) -> tuple[Misses, DataError | None]:
         if message:
             errors.append(kinds[kind](message))
     return misses, errors[0] if errors else None
-
-
-def _as_it_is(rendered: Any) -> Any:
-    return rendered
 
 
 class _Photos(Dataset[_Rendered]):

@@ -22,9 +22,10 @@ from carp.config import SMALL_IMAGE
 from carp.errors import DataError, UnreadableImageError, plain
 from carp.images.decoding.decode import pixel_limit, pixels_allowed
 from carp.images.loading.in_memory import hold_in_memory
-from carp.images.loading.loader import by_workers, one_ahead, stack
+from carp.images.loading.loader import one_ahead, stack
 from carp.images.loading.order import even_batches, permutation
 from carp.images.loading.quarantine import Unreadable
+from carp.images.loading.workers import by_workers
 from carp.images.source import Source
 from carp.images.sources.array import ArraySource
 from carp.images.views.batch_views import batch_views
