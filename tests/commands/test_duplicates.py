@@ -3,6 +3,7 @@
 import csv
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
 from carp.commands.duplicates import duplicates
+from carp.errors import MissingExtraError
 from tests.commands.conftest import Cli, assert_one_line
 
 OLD, NEW = 1_600_000_000, 1_700_000_000
@@ -114,3 +116,13 @@ def test_a_list_that_could_not_be_read_back_is_refused(cli: Cli, run: Path, tmp_
     assert_one_line((*cli(*words, tmp_path / "x.txt"),), "line break", ".nul")
     assert cli(*words, tmp_path / "x.nul")[0] == 0
     assert (tmp_path / "x.nul").read_text() == f"{photos}/b\nc.png\0"
+
+
+def test_a_missing_faiss_is_reported_before_anything_is_encoded(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr("carp.commands.duplicates.take_features", lambda *_: pytest.fail("something was encoded"))
+    with pytest.raises(MissingExtraError, match=r"needs faiss.*carp-ssl\[eval\]"):
+        duplicates(tmp_path, run, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
