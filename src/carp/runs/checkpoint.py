@@ -57,7 +57,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         reason = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
             f"cannot write the checkpoint {final}: {reason}. The previous checkpoints are intact; free some space or "
-            "fix the folder, then rerun the command."
+            "fix the folder, then rerun the same command."
         ) from error
     whole = list_checkpoints(folder)
     place = whole.index(final)

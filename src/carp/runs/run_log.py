@@ -113,8 +113,8 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {path}: {error.strerror}. The checkpoints are intact; free some space, then rerun "
-            "the command."
+            f"cannot write {path}: {error.strerror}. The checkpoints are intact; free some space, then rerun the same "
+            "command."
         ) from error
 
 
