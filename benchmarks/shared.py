@@ -17,7 +17,7 @@ from carp.config import Config
 from carp.evaluation.nearest_neighbours import knn_accuracy
 from carp.features.extract import extract
 from carp.images.sources.array import ArraySource
-from carp.runs.run_log import read_metrics
+from carp.runs.metrics_log import read_metrics
 
 CPU = torch.device("cpu")
 Measures = dict[str, tuple[float, float | None, bool]]  # rows of a table: value, target, whether larger is better

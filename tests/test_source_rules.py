@@ -81,4 +81,4 @@ def test_every_package_says_what_it_is_for() -> None:
 def test_a_command_is_one_public_function() -> None:
     for path in (SOURCE / "commands").glob("[!_]*.py"):
         functions = [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
-        assert [name for name in functions if not name.startswith("_")] == [path.stem], path.name
+        assert {name for name in functions if not name.startswith("_")} == {path.stem}, path.name

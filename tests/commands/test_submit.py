@@ -15,7 +15,7 @@ import pytest
 from carp.commands.train import train
 from carp.errors import ConfigError
 from carp.runs.cluster import Job, Resources, parameters, parse_resources, submit
-from carp.runs.run_log import read_metrics
+from carp.runs.metrics_log import read_metrics
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import assert_same_run, steps_of, tiny_images, write_images, write_recipe
 

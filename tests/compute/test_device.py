@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import carp
-from carp.runs.run_log import read_metrics
+from carp.runs.metrics_log import read_metrics
 from carp.training.health import measure
 from tests.helpers import TINY, assert_same_bits, final_tensors, tiny_images, write_images
 from tests.training.pretended_device import OnDevice, pretended

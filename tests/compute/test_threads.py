@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from carp.compute.threads import ThreadTuner, TunedThreads, available_cores, chosen_by_user, is_tunable
-from carp.runs.run_threads import RunThreads
+from carp.runs.thread_log import RunThreads
 
 CPU = torch.device("cpu")
 IDLE, BUSY = {1: 0.045, 2: 0.031}, {1: 0.05, 2: 0.6}  # seconds per unit, as measured on two cores
@@ -221,7 +221,7 @@ class FakeTime:
 
     def __init__(self, monkeypatch, seconds):
         self.now, self.seconds = 0.0, seconds
-        monkeypatch.setattr("carp.runs.run_threads.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("carp.runs.thread_log.time.monotonic", lambda: self.now)
 
     def run(self, threads, steps):
         used = []

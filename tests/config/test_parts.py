@@ -14,7 +14,7 @@ from carp.config import (
     ViewSettings,
     resolve_part,
 )
-from carp.config.values import Settings
+from carp.config.field_types import Settings
 from carp.errors import ConfigError
 from carp.images.loading.loader import make_loader
 from carp.images.sources.array import ArraySource

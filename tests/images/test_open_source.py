@@ -11,7 +11,7 @@ from carp.images.open_source import open_source
 from carp.images.sources.array import ArraySource
 from carp.images.sources.file_list import ListSource
 from carp.images.sources.folder import FolderSource
-from carp.images.sources.shards import expand_braces
+from carp.images.sources.shard_files import expand_braces
 from carp.images.sources.tar_shards import TarSource
 from tests.helpers import tiny_images, write_images
 from tests.images.test_tar_shards import write_shards

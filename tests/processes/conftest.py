@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from carp.runs.run_log import read_metrics
+from carp.runs.metrics_log import read_metrics
 from tests.helpers import final_tensors, tiny_images, write_images, write_recipe
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "400", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -21,7 +21,7 @@ from carp.model.carp import Embedded
 from carp.model.head import blocks_per_chunk
 from carp.model.loss import carp_loss
 from carp.model.shared_loss import sharded_loss, shared_loss
-from carp.runs.run_log import read_metrics
+from carp.runs.metrics_log import read_metrics
 from tests.helpers import TINY, tiny_images, write_images
 from tests.processes.conftest import NO_BATCH_NORM, distance, losses
 from tests.processes.forked import in_processes

@@ -15,7 +15,7 @@ import yaml
 
 import carp
 from carp.config import Config
-from carp.runs.run_log import read_metrics
+from carp.runs.metrics_log import read_metrics
 
 # Gentle enough that another order of summation moves the curve by about 1e-5 (without oneDNN, or with another memory
 # layout), lively enough that a trust of 0.0011 or a momentum of 0.89 moves it by more than 5e-4.

@@ -12,11 +12,11 @@ from carp.cli import train, data, search, evaluate, reports, check  # noqa: F401
 # isort: on
 from carp.cli.app import app
 from carp.cli.interrupt import INTERRUPTED, CtrlC, interrupted_line
-from carp.cli.out_of_memory import is_out_of_memory
 from carp.compute.parent import follow_launcher
 from carp.console.printable import one_line
 from carp.errors import CarpError, CarpWarning, Interrupted
 
+_CPU_ALLOCATOR = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "std::bad_alloc")
 _OUT_OF_MEMORY = (
     "error: there is not enough memory. For training, lower micro_batch, global_size or num_prototypes; "
     "`carp train DATA --dry-run` shows what a run needs. Otherwise use smaller batches or images, or close programs."
@@ -40,7 +40,7 @@ def run(ctrl_c: CtrlC) -> None:
     except MemoryError:
         _end(_OUT_OF_MEMORY, 1)
     except Exception as error:
-        if is_out_of_memory(error):
+        if _is_out_of_memory(error):
             _end(_OUT_OF_MEMORY, 1)
         # Some versions of Typer contain their own copy of click, so its exceptions are recognised by their attributes
         name = type(error).__name__
@@ -108,3 +108,18 @@ def _first_to_fail(code: int) -> tuple[bool, int]:
     from carp.compute import distributed
 
     return distributed.first_to_fail(code)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the exception, or one that caused it, is a failed allocation. torch raises three kinds."""
+    seen: BaseException | None = error
+    for _ in range(10):  # a chain of causes may be circular
+        if seen is None:
+            return False
+        kinds = {kind.__name__ for kind in type(seen).__mro__}
+        if "MemoryError" in kinds or "OutOfMemoryError" in kinds:
+            return True
+        if isinstance(seen, RuntimeError) and any(words in str(seen) for words in _CPU_ALLOCATOR):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

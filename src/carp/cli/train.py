@@ -138,6 +138,6 @@ def _settings(
     ] = None,
 ) -> None:
     """Print the settings: default, accepted values, meaning."""
-    from carp.commands.settings import describe_settings
+    from carp.commands.settings import settings
 
-    say_text(describe_settings(key))
+    say_text(settings(key))

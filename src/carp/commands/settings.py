@@ -18,7 +18,7 @@ _AUTO = {*Sizes.model_fields, "micro_batch"}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
-def describe_settings(key: str | None = None) -> str:
+def settings(key: str | None = None) -> str:
     """Describe one setting, or all settings in their groups, as text."""
     if key is not None and key not in Config.model_fields:
         raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)} `carp settings` lists all.")

@@ -21,8 +21,8 @@ from carp.images.loading.quarantine import Misses, Quarantine
 from carp.images.open_source import open_images
 from carp.images.source import Openable, Source
 from carp.report.plots import plot_run
+from carp.runs.metrics_log import read_metrics
 from carp.runs.run_folder import INDEX, QUARANTINE, Run, held_run, open_run
-from carp.runs.run_log import read_metrics
 from carp.training.display import TrainingDisplay
 from carp.training.loop import Training
 from carp.training.planning.run_check import check_run

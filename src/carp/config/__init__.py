@@ -9,6 +9,7 @@ only. (`micro_batch: auto` depends on the machine, so `carp train` replaces it: 
 from carp.config.auto_sizes import Sizes, sizes_for
 from carp.config.batch_settings import BatchSettings, LengthSettings
 from carp.config.device_settings import DeviceSettings, ProcessSettings
+from carp.config.field_types import MAX_IMAGE_PIXELS, SMALL_IMAGE
 from carp.config.image_settings import (
     DataSettings,
     DecodingSettings,
@@ -22,7 +23,6 @@ from carp.config.optimiser_settings import OptimisationSettings, OptimiserSettin
 from carp.config.resolve import check_keys, form_of, resolve, resolve_part
 from carp.config.run_config import FREE_KEYS, GROUPS, METRICS_KEYS, Config, decisive, differences
 from carp.config.run_settings import RunSettings
-from carp.config.values import MAX_IMAGE_PIXELS, SMALL_IMAGE
 
 __all__ = [
     "FREE_KEYS",

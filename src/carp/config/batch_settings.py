@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from carp.config.values import LARGEST_BATCH, MOST_EPOCHS, Settings
+from carp.config.field_types import LARGEST_BATCH, MOST_EPOCHS, Settings
 
 
 class LengthSettings(Settings):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from carp.config.values import MOST_MINUTES, Settings
+from carp.config.field_types import MOST_MINUTES, Settings
 
 
 class ProcessSettings(Settings):

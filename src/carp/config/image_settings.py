@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from carp.config.batch_settings import BatchSettings
 from carp.config.device_settings import DeviceSettings
-from carp.config.values import (
+from carp.config.field_types import (
     LARGEST_SIDE,
     MAX_IMAGE_PIXELS,
     MOST_STEPS,

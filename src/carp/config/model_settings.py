@@ -5,8 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from carp.config.image_settings import SizeSettings
-from carp.config.values import (
+from carp.config.field_types import (
     LARGEST_FACTOR,
     LARGEST_WIDTH,
     MOST_PROTOTYPES,
@@ -17,6 +16,7 @@ from carp.config.values import (
     Schedule,
     Settings,
 )
+from carp.config.image_settings import SizeSettings
 from carp.errors import ConfigError
 
 

@@ -5,8 +5,8 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from carp.config.batch_settings import BatchSettings, LengthSettings
+from carp.config.field_types import LARGEST_FACTOR, MOST_EPOCHS, Schedule
 from carp.config.model_settings import HeadSettings
-from carp.config.values import LARGEST_FACTOR, MOST_EPOCHS, Schedule
 
 
 class OptimiserSettings(BatchSettings):

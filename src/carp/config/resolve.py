@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from carp.config.auto_sizes import sizes_for
+from carp.config.field_types import Form, Settings
 from carp.config.run_config import Config
-from carp.config.values import Form, Settings
 from carp.errors import ConfigError, nearest, received
 
 P = TypeVar("P", bound=Settings)

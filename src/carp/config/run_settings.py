@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from carp.config.values import MOST_EPOCHS, MOST_MINUTES, MOST_STEPS, Settings
+from carp.config.field_types import MOST_EPOCHS, MOST_MINUTES, MOST_STEPS, Settings
 
 
 class RunSettings(Settings):

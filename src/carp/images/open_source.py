@@ -7,7 +7,7 @@ from carp.console.progress import Display
 from carp.errors import DataError, nearest
 from carp.images.decoding.image_formats import SUFFIXES
 from carp.images.source import Found, Openable, Opening, Source, all_kinds, as_path, is_text, kinds_by_word, silent
-from carp.images.sources.shards import is_pattern
+from carp.images.sources.shard_files import is_pattern
 
 AUTO = "auto"
 _ARCHIVES = frozenset({".zip", ".gz", ".bz2", ".xz", ".7z", ".rar"})

@@ -8,10 +8,10 @@ from PIL import Image
 
 from carp.errors import CheckpointError, DataError
 from carp.files.verdicts import Checked, judge
-from carp.runs import run_threads
+from carp.runs import thread_log
 from carp.runs.checkpoint import list_checkpoints, load
+from carp.runs.metrics_log import read_metrics
 from carp.runs.run_folder import open_run
-from carp.runs.run_log import read_metrics
 
 
 def check_run(folder: Path) -> Iterator[Checked]:
@@ -23,8 +23,8 @@ def check_run(folder: Path) -> Iterator[Checked]:
 
 def check_run_file(path: Path) -> Iterator[Checked]:
     """Verify a file that a run may have, by its name."""
-    if path.name == run_threads.THREADS:
-        yield judge(path, lambda: run_threads.check_record(path), "readable")
+    if path.name == thread_log.THREADS:
+        yield judge(path, lambda: thread_log.check_record(path), "readable")
     elif path.name == "quarantine.jsonl":
         yield judge(path, lambda: [json.loads(line) for line in path.read_text().splitlines()], "readable")
     elif path.name == "plots.png":

@@ -32,7 +32,7 @@ from carp.files.lock import LockHeldError, held
 from carp.files.regular import read_text
 from carp.images.source import Source
 from carp.runs.checkpoint import Checkpoint, list_checkpoints, load_newest
-from carp.runs.run_threads import THREADS
+from carp.runs.thread_log import THREADS
 
 INDEX = "index"  # of the run folder: cached positions of the images
 QUARANTINE = "quarantine.jsonl"  # images that could not be read

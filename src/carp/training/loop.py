@@ -16,9 +16,9 @@ from carp.model.carp import Carp
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
 from carp.runs.checkpoint import Checkpoint
+from carp.runs.metrics_log import RunLog, SilentLog
 from carp.runs.resumable import ResumableLoop, newest_state
-from carp.runs.run_log import RunLog, SilentLog
-from carp.runs.run_threads import RunThreads
+from carp.runs.thread_log import RunThreads
 from carp.training.course import Course
 from carp.training.display import TrainingDisplay, TrainingProgress
 from carp.training.health import Diagnosis, Health, Verdict

@@ -19,7 +19,7 @@ from carp.images.decoding.decode_limits import out_of_memory
 from carp.images.decoding.transient import retrying
 from carp.images.labels import number_classes
 from carp.images.source import Found, Opening, Source, silent
-from carp.images.sources.shards import files_of, is_folder_of
+from carp.images.sources.shard_files import files_of, is_folder_of
 
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")
 _LABEL_COLUMNS = ("label", "labels", "cls", "class", "target", "fine_label")

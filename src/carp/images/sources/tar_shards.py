@@ -17,7 +17,7 @@ from carp.images.decoding.transient import retrying
 from carp.images.index import Index, IndexedSource, find_index, pack, strings_arrays
 from carp.images.labels import number_classes
 from carp.images.source import Found, Opening, silent
-from carp.images.sources.shards import files_of, is_folder_of
+from carp.images.sources.shard_files import files_of, is_folder_of
 from carp.images.sources.tar_headers import BrokenTarError, Member, members
 
 _LARGEST_LABEL = 16 << 20  # bytes of a .cls or .json file
