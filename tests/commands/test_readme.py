@@ -20,7 +20,10 @@ from tests.evaluation.voc_tree import write_voc
 from tests.helpers import TINY, tiny_images, write_images
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 WITH_COMMANDS = ["README.md", "docs/training.md", "docs/evaluation.md", "docs/search.md"]
 WITH_PYTHON = ["README.md", "docs/python.md"]
 QUICK = {**TINY, "epochs": 1}
