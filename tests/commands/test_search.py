@@ -87,7 +87,7 @@ def test_the_sheet_shows_images_that_were_moved(made: Path, photos: Path, tmp_pa
 
 def test_a_bad_image_of_a_folder_is_left_out(made: Path, tmp_path: Path) -> None:
     write_images(tmp_path / "queries", tiny_images(3))
-    (tmp_path / "queries" / "001.png").write_bytes(b"no image")
+    (tmp_path / "queries" / "001.png").write_bytes(b"not an image")
     with pytest.warns(UserWarning, match=r"1 of 3 images .* left out"):
         found = search(made, tmp_path / "queries", k=1)
     assert [Path(one.query).name for one in found] == ["000.png", "002.png"]
@@ -98,8 +98,8 @@ def test_mistakes_of_search(cli: Cli, made: Path, photos: Path, run: Path, recip
     assert_one_line(cli("search", tmp_path, image), "holds no index", "carp index")
     assert_one_line(cli("search", made, image, "--k", 33), "32 images", "33")
     assert_one_line(cli("search", made, tmp_path / "none.png"), "none.png", "no such file")
-    (tmp_path / "bad.png").write_bytes(b"no image")
-    assert_one_line(cli("search", made, tmp_path / "bad.png"), "bad.png", "no image")
+    (tmp_path / "bad.png").write_bytes(b"not an image")
+    assert_one_line(cli("search", made, tmp_path / "bad.png"), "bad.png", "not an image")
     assert_one_line(cli("search", made, image, "--sheet", tmp_path / "s.gif"), ".png or .html", "s.gif")
     assert_one_line(cli("index", photos), "holds no features", "carp embed")
     assert_one_line(cli("index", made.parent, "--kind", "exakt"), "exakt", "Did you mean 'exact'")
