@@ -36,7 +36,7 @@ SETTINGS = {
         (["lr=300"], "collapsed|not learning", "", "times their norm, so the steps are too large: lower lr"),
         (["epochs=1", "batch_size=2400"], "too early to tell", "2 steps are done", "raise epochs"),
         (
-            ["--val", "embedded:shapes-test"],
+            ["--val", "embedded:shapes-test", "validate_epochs=3"],
             "not learning",
             "no better than that of the untrained encoder",
             "raise epochs",

@@ -199,21 +199,15 @@ def test_a_continued_run_repeats_the_recorded_numbers_and_ends_in_the_same_bits(
 
 
 @needs_cores
-def test_a_set_number_is_used_recorded_and_reported_when_it_changes(images, tmp_path):
+def test_the_environment_and_the_setting_fix_the_number_and_a_change_is_reported(images, tmp_path):
     run = tmp_path / "run"
-    assert "1 thread" in train(images, run, "threads=1")
+    train(images, run, OMP_NUM_THREADS="1")
     assert numbers(run) == [(0, 1)]
     rewind(run)
     said = train(images, run, "threads=2")
     assert "saved with 1 thread and continues with 2 threads" in said
     assert "rounding" in said
     assert numbers(run) == [(0, 1), (2, 2)]
-
-
-@needs_cores
-def test_the_environment_fixes_the_number(images, tmp_path):
-    train(images, tmp_path / "run", OMP_NUM_THREADS="1")
-    assert numbers(tmp_path / "run") == [(0, 1)]
 
 
 class FakeTime:
