@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow fuzz check bench clean
+.PHONY: setup demo test test-slow coverage fuzz check bench clean
 setup: .venv/.ready
 
 .venv/.ready: pyproject.toml
@@ -20,6 +20,12 @@ test: setup            ## the fast tests, one process per core
 
 test-slow: setup       ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+coverage: setup        ## branch coverage of the fast tests, in processes that they start too
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort=-miss
 
 N ?= 10000
 SEED ?= 0
