@@ -22,10 +22,7 @@ test-slow: setup       ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
 coverage: setup        ## branch coverage of the fast tests, in processes that they start too
-	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest --numprocesses auto --dist loadfile
-	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --skip-covered --sort=-miss
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --cov --cov-report term-missing:skip-covered
 
 N ?= 10000
 SEED ?= 0
