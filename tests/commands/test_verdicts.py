@@ -32,8 +32,13 @@ SETTINGS = {
     ("words", "verdict", "cause", "remedy"),
     [
         ([], "healthy", "at the start", ""),
-        (["lr=0.0001"], "not learning", "weights have moved by only", "raise lr"),
-        (["lr=300"], "collapsed|not learning", "", "times their norm, so the steps are too large: lower lr"),
+        (["epochs=1", "batch_size=40", "lr=0.0001"], "not learning", "weights have moved by only", "raise lr"),
+        (
+            ["epochs=1", "batch_size=40", "lr=1000"],
+            "collapsed|not learning",
+            "",
+            "times their norm, so the steps are too large: lower lr",
+        ),
         (["epochs=1", "batch_size=2400"], "too early to tell", "2 steps are done", "raise epochs"),
         (
             ["--val", "embedded:shapes-test", "validate_epochs=3"],

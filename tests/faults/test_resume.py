@@ -48,10 +48,10 @@ def kill_at_random_moments(carp: Server, words: list[object], out: Path, *, kill
     return half_written
 
 
-def test_ten_kills_change_nothing(carp: Server, images: Path, recipe: Path, undisturbed: Path, tmp_path: Path) -> None:
+def test_six_kills_change_nothing(carp: Server, images: Path, recipe: Path, undisturbed: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words: list[object] = ["train", images, "--recipe", recipe, "--out", out]
-    half_written = kill_at_random_moments(carp, words, out, kills=10, stride=8, seed=1)
+    half_written = kill_at_random_moments(carp, words, out, kills=6, stride=12, seed=1)
     assert half_written >= 1, "no kill hit a checkpoint while it was written"
     code, output = carp.run(*words)
     assert code == 0, output
@@ -59,16 +59,15 @@ def test_ten_kills_change_nothing(carp: Server, images: Path, recipe: Path, undi
     assert_same_run(out, undisturbed)
 
 
-def test_two_kills_of_the_plain_command_change_nothing(
+def test_a_kill_of_the_plain_command_changes_nothing(
     images: Path, recipe: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "carp", "train", str(images), "--recipe", str(recipe), "--out", str(out)]
-    for kill_after in (20, 75):
-        process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        wait_until(lambda after=kill_after: newest(out) >= after, f"step {kill_after}", seconds=180)
-        process.kill()
-        assert process.wait() == -signal.SIGKILL
+    process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    wait_until(lambda: newest(out) >= 75, "step 75", seconds=180)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
     finished = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     assert_same_run(out, undisturbed)

@@ -85,9 +85,7 @@ def test_strict_extraction_and_a_source_without_any_readable_image_raise(damaged
         extract(Mean(), FolderSource(damaged), size=32, device=CPU, strict=True)
     for path in damaged.glob("*/*.png"):
         path.write_bytes(b"")
-    with pytest.raises(
-        DataError, match=r"^none of the 24 images .* can be read; the first is .*: the file is empty"
-    ):
+    with pytest.raises(DataError, match=r"^none of the 24 images .* can be read; the first is .*: the file is empty"):
         extract(Mean(), FolderSource(damaged), size=32, device=CPU)
 
 
