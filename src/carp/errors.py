@@ -103,7 +103,7 @@ def plain(error: DataError) -> DataError:
     return kind(str(error))
 
 
-def nearest(word: str, accepted: Iterable[str]) -> str:
+def nearest(word: object, accepted: Iterable[str]) -> str:
     """Return ' Did you mean …?' for the closest accepted spelling, or an empty string."""
-    close = get_close_matches(word, list(accepted), n=1, cutoff=0.6)
+    close = get_close_matches(str(word), list(accepted), n=1, cutoff=0.6)
     return f" Did you mean '{close[0]}'?" if close else ""

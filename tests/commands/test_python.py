@@ -13,6 +13,7 @@ import typer.main
 import carp
 from carp.cli import entry  # noqa: F401 - adds the commands
 from carp.cli.app import app
+from carp.errors import ConfigError
 from carp.evaluation.protocols import all_protocols, find_protocol
 
 # Options that are about the screen, the shell or several processes, and have no counterpart in Python
@@ -85,6 +86,13 @@ def test_every_public_name_exists_and_importing_carp_is_cheap() -> None:
     code = "import carp, sys; print([m for m in ('torch', 'numpy', 'pydantic', 'typer') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_is_not_a_string_is_a_mistake_like_any_other(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no protocol 'None'.* Protocols: knn"):
+        carp.evaluate(None, tmp_path, tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"there is no format '5'.* Formats: "):
+        carp.table(format=5)  # type: ignore[arg-type]
 
 
 def test_tables_of_the_package_are_objects(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import carp
 from carp.commands.duplicates import duplicates
 from carp.commands.index import index
 from carp.commands.search import search
+from carp.errors import ConfigError, DataError
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 
@@ -105,6 +106,29 @@ def test_mistakes_of_search(cli: Cli, made: Path, photos: Path, run: Path, recip
     assert_one_line(cli("index", made.parent, "--kind", "exakt"), "exakt", "Did you mean 'exact'")
     carp.train(photos, tmp_path / "other", recipe, quiet=True)
     assert_one_line(cli("search", made, image, "--model", tmp_path / "other"), "is not the model", run.name)
+
+
+def test_queries_of_a_wrong_type(made: Path, photos: Path) -> None:
+    image = photos / "001.png"
+    for k in ("5", 2.5, 0):
+        with pytest.raises(ConfigError, match=f"k must be from 1 to the 32 images.*received {k!r}"):
+            search(made, image, k=k)  # type: ignore[arg-type]
+    assert len(search(made, image, k=np.int64(2))[0].matches) == 2  # type: ignore[arg-type]
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    for images, name in [(5, "int"), (None, "NoneType"), ([image, 5], "int"), ([pixels], "ndarray")]:
+        with pytest.raises(DataError, match=f"path of an image or a folder, received {name}"):
+            search(made, images)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="empty list"):
+        search(made, [])
+
+
+def test_features_of_a_ranked_protocol_cannot_be_searched(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
+    assert cli("eval", "retrieval", run, "--data", labelled, "--out", tmp_path, "--branch", "teacher")[0] == 0
+    (features,) = (tmp_path / "features").iterdir()
+    assert cli("index", features)[0] == 0
+    image = next(labelled.rglob("*.png"))
+    for words in ([], ["--model", run]):
+        assert_one_line(cli("search", features, image, *words), str(features), "one size", "carp embed")
 
 
 def test_features_of_an_older_transform_are_searched_with_a_warning(photos: Path, run: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import carp
 from carp.evaluation.result import Result
 from tests.commands.conftest import Cli
 from tests.commands.test_cli import assert_one_line
@@ -232,7 +233,13 @@ def test_formats_and_files(cli: Cli, two: list[Path], tmp_path: Path) -> None:
     assert_one_line(cli("table", *two, "--format", "png"), "--out table.png")
     assert_one_line(cli("table", *two, "--out", tmp_path / "t.xls"), "t.xls", ".csv", "--format")
     assert_one_line(cli("table", *two, "--out", two[0] / "t.md"), "cannot write", str(two[0]))
-    assert_one_line(cli("table", *two, "--layout", "k-means"), "'k-means'", "Did you mean 'kmeans'?")
+    for results in (two, []):
+        assert_one_line(cli("table", *results, "--layout", "k-means"), "'k-means'", "Did you mean 'kmeans'?")
+
+
+def test_one_place_need_not_be_a_list(two: list[Path]) -> None:
+    for place in (two[0], str(two[0])):
+        assert carp.table(place) == carp.table([place])
 
 
 def test_nothing_in_common_with_the_paper(cli: Cli, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from carp.errors import DataError, UnreadableImageError
 from carp.images.loading.in_memory import hold_in_memory
 from carp.images.open_source import open_source
 from carp.images.source import read
+from carp.images.sources.given_images import GivenImages
 from carp.images.sources.python_objects import MapStyleSource
 from tests.helpers import tiny_images, write_images, write_recipe
 
@@ -165,3 +166,8 @@ def test_an_item_that_cannot_be_read_does_not_cost_the_labels_of_the_others():
     source = open_source(Broken())
     assert source.classes == ("a", "b")
     assert source.labels[1:].tolist() == [1, 0, 1]
+
+
+def test_a_list_with_something_else_than_images() -> None:
+    with pytest.raises(DataError, match=r"a path, a PIL image or an array.*received int"):
+        GivenImages([5]).fetch(0)  # type: ignore[list-item]

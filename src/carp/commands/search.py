@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from carp.encoders.load import encoder_of
-from carp.errors import ConfigError
+from carp.errors import ConfigError, received
 from carp.features.store import is_store
 from carp.features.stored_images import StoredImages
 from carp.files.outputs import check_output_file
@@ -13,7 +15,7 @@ from carp.report.pages.search_page import check_sheet, write_search_sheet
 from carp.similarity.faiss_library import load_faiss
 from carp.similarity.index_folder import index_in, open_index
 from carp.similarity.matches import Found, Match
-from carp.similarity.queries import embed_queries
+from carp.similarity.queries import check_queries, embed_queries
 
 DEFAULT_K = 10
 
@@ -45,15 +47,15 @@ def search(
     if sheet is not None:
         check_sheet(Path(sheet))
         check_output_file(sheet, "--sheet")
+    queries = check_queries(images)
     load_faiss("a search")  # before the encoder is loaded
     folder = index_in(Path(index)) if is_store(index) else Path(index)
     vectors, store = open_index(folder)
-    if k is not None and not 1 <= k <= len(vectors):
-        raise ConfigError(f"k must be from 1 to the {len(vectors):,} images of the index, received {k}.")
+    if k is not None and not (isinstance(k, int | np.integer) and 1 <= k <= len(vectors)):
+        raise ConfigError(f"k must be from 1 to the {len(vectors):,} images of the index, received {received(k)}.")
     encoder = encoder_of(store, model, device=device)
-    given = [images] if isinstance(images, str | Path) else images
-    names, queries = embed_queries(encoder, given, store.origin.transform["precision"])
-    similarities, rows = vectors.search(queries, k or min(DEFAULT_K, len(vectors)))
+    names, features = embed_queries(encoder, queries, store.origin.transform["precision"])
+    similarities, rows = vectors.search(features, int(k or min(DEFAULT_K, len(vectors))))
     places = store.places_of({int(row) for row in rows.ravel()})
     found = [
         Found(name, [Match(float(s), places[int(r)], int(r)) for s, r in zip(*both, strict=True) if r >= 0])

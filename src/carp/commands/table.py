@@ -22,7 +22,7 @@ _SUFFIXES: dict[str, Format] = {".md": "md", ".csv": "csv", ".tex": "latex", ".p
 
 
 def table(
-    results: Sequence[str | Path] = (),
+    results: str | Path | Sequence[str | Path] = (),
     *,
     with_paper: bool = False,
     layout: str | None = None,
@@ -52,7 +52,8 @@ def table(
         raise ConfigError("a PNG needs a file: add --out table.png.")
     if file is not None:
         check_output_file(file)
-    made = _join(results, layout, with_paper=with_paper, everything=all)
+    places = [results] if isinstance(results, str | Path) else results
+    made = _join(places, layout, with_paper=with_paper, everything=all)
     if file is not None and written_as is not None:
         _write(made, written_as, file)
     return made
@@ -70,9 +71,9 @@ def _write(table: Table, format: str, out: Path) -> None:
 
 
 def _join(results: Sequence[str | Path], layout_name: str | None, *, with_paper: bool, everything: bool) -> Table:
-    if not results and not (layout_name and with_paper):
-        raise ConfigError("no results were given. Give result files or run folders, or --layout NAME --with-paper.")
     wanted = layout_of(layout_name) if layout_name else None
+    if not results and not (wanted and with_paper):
+        raise ConfigError("no results were given. Give result files or run folders, or --layout NAME --with-paper.")
     rows, cells, notes = join([source for place in results for source in _sources(Path(place))])
     if wanted:
         cells = with_averages(cells, rows, wanted.columns, averaged_over())

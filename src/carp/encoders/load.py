@@ -13,7 +13,7 @@ from carp.encoders.frozen_encoder import Encoder
 from carp.encoders.layers import NamedLayer
 from carp.encoders.model_argument import is_weights, split_weights
 from carp.encoders.read_export import CarpExport, build_own, read_own
-from carp.errors import CarpWarning, CheckpointError, ConfigError, nearest
+from carp.errors import CarpWarning, CheckpointError, ConfigError, DataError, nearest
 from carp.features.extract import RAW_PIXELS_SIDE
 from carp.features.feature_options import ENCODER, PROJECTOR, FeatureOptions
 from carp.features.store import Store
@@ -95,6 +95,11 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
         device: Where to run it.
     """
     about, transform = store.origin.model, store.origin.transform
+    if "size" not in transform:  # features of a ranked protocol: whole images, at several scales
+        raise DataError(
+            f"the images in {store.folder} were not resized to one size, so new images cannot be compared with them. "
+            "Extract features with `carp embed`, then run `carp index` and `carp search` on those."
+        )
     path = model or about.get("path")
     if not path:
         raise ConfigError(f"{store.folder} does not record where its model {about['name']} is. Give it with --model.")

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from carp.errors import DataError, UnreadableImageError
@@ -45,7 +44,11 @@ class GivenImages(Source):
         return str(image) if isinstance(image, str | Path) else f"number {index}"
 
 
-def _checked(pixels: NDArray[np.uint8]) -> Pixels:
+def _checked(pixels: object) -> Pixels:
+    if not isinstance(pixels, np.ndarray):
+        raise DataError(
+            f"an image must be a path, a PIL image or an array [H, W, 3] of bytes, received {type(pixels).__name__}."
+        )
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3:
         raise DataError(
             f"an image array must be uint8 [H, W, 3], received {pixels.dtype} {list(pixels.shape)}: convert it."
