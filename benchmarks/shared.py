@@ -1,4 +1,4 @@
-"""What benchmarks share: parts of a data set, k-NN of encoders, results that survive an interruption, tables."""
+"""What benchmarks share: parts of a dataset, k-NN of encoders, results that survive an interruption, tables."""
 
 import argparse
 import json

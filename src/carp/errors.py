@@ -20,7 +20,7 @@ class ConfigError(CarpError):
 
 
 class DataError(CarpError):
-    """A path, an image or a data set that cannot be used."""
+    """A path, an image or a dataset that cannot be used."""
 
 
 class UnreadableImageError(DataError):
@@ -32,7 +32,7 @@ class UnreadableImageError(DataError):
 
 
 class CheckpointError(CarpError):
-    """A run folder or a checkpoint that cannot be read, written or continued."""
+    """A run folder or a checkpoint that cannot be read, written or resumed."""
 
 
 class ModelError(CarpError):

@@ -94,8 +94,8 @@ def test_a_job_of_two_processes_runs_on_this_machine_and_is_queued_again_when_it
     words = said(tmp_path / "signalled.jobs")
     assert "stopped by SIGUSR2" not in words
     assert "Requeued job" in words
-    (again,) = (line for line in words.splitlines() if "continuing at step" in line)
-    assert "continuing at step 0 " not in again
+    (again,) = (line for line in words.splitlines() if "resuming at step" in line)
+    assert "resuming at step 0 " not in again
     assert_same_run(tmp_path / "signalled", tmp_path / "calm")
 
 

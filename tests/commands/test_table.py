@@ -256,7 +256,7 @@ def test_nothing_in_common_between_models(cli: Cli, two: list[Path], tmp_path: P
     assert "no two models have a result in the same column" in err
 
 
-# Data sets
+# Datasets
 
 
 def test_the_list_of_data_sets(cli: Cli) -> None:

@@ -205,7 +205,7 @@ def test_the_environment_and_the_setting_fix_the_number_and_a_change_is_reported
     assert numbers(run) == [(0, 1)]
     rewind(run)
     said = train(images, run, "threads=2")
-    assert "saved with 1 thread and continues with 2 threads" in said
+    assert "saved with 1 thread and resumes with 2 threads" in said
     assert "rounding" in said
     assert numbers(run) == [(0, 1), (2, 2)]
 
@@ -269,7 +269,7 @@ def test_the_record_of_another_machine_or_a_damaged_one(tmp_path, monkeypatch):
     machine.run(run_threads(tmp_path, most=8), range(20))
     used = machine.run(run_threads(tmp_path, 2, most=2, recorded=8, said=said), range(2, 20))
     assert max(used) <= 2
-    assert "saved with 8 threads and continues with 2 threads" in said[0]
+    assert "saved with 8 threads and resumes with 2 threads" in said[0]
     for damage in ("", "[]\n", '{"step": "x"}\n', '{"step": 0, "threads": -1, "seconds": {}}\n', "\x00"):
         (tmp_path / "threads.jsonl").write_text(damage)
         assert run_threads(tmp_path, 5, recorded=2).current == 2

@@ -287,7 +287,7 @@ def test_a_damaged_state_is_passed_over(case: Case, tmp_path: Path) -> None:
     told: list[str] = []
     assert case(state=tmp_path, warn=told.append).values == whole.values
     assert len(told) == 1
-    assert "Using the one before it." in told[0]
+    assert "Using the previous one" in told[0]
 
 
 def photographs(folder: Path) -> FolderSource:

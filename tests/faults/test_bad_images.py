@@ -114,7 +114,7 @@ def test_too_many_bad_images_save_the_run_and_a_higher_share_continues_it(
 
     code, output = carp.run(*words, "max_bad_share=0.1")
     assert code == 0, output
-    assert f"continuing at step {saved} of 20" in output
+    assert f"resuming at step {saved} of 20" in output
     assert steps_of(out)[-1] == 20
     assert len(listed(out)) == 6
 

@@ -146,7 +146,7 @@ def test_a_run_continues_before_its_damaged_checkpoint_and_ends_the_same(
     assert code == 0, output
     (warning,) = [line for line in output.splitlines() if "step-00000015" in line]
     assert "damaged" in warning
-    assert "continuing at step 10 of 20" in output
+    assert "resuming at step 10 of 20" in output
     assert_same_run(out, short_run)
     assert not list((out / "checkpoints").glob(".unfinished-*"))
 

@@ -55,7 +55,7 @@ def test_six_kills_change_nothing(carp: Server, images: Path, recipe: Path, undi
     assert half_written >= 1, "no kill hit a checkpoint while it was written"
     code, output = carp.run(*words)
     assert code == 0, output
-    assert "continuing at step" in output
+    assert "resuming at step" in output
     assert_same_run(out, undisturbed)
 
 
@@ -129,7 +129,7 @@ def test_a_signal_saves_says_so_and_the_same_command_continues(
 
     again, output = carp.run(*words)
     assert again == 0, output
-    assert f"continuing at step {saved} of 20" in output
+    assert f"resuming at step {saved} of 20" in output
     assert_same_run(out, short_run)
 
 

@@ -1,4 +1,4 @@
-"""Data sets as their authors lay them out, with four images of two classes in each part: class 0, 1, 0, 1.
+"""Datasets as their authors lay them out, with four images of two classes in each part: class 0, 1, 0, 1.
 
 Image `i` of a part is grey: `grey(part, i)`.
 """

@@ -1,4 +1,4 @@
-"""`dataset:NAME:PART`: small trees in the layout of each data set, opened by torchvision where it has a part in it."""
+"""`dataset:NAME:PART`: small trees in the layout of each dataset, opened by torchvision where it has a part in it."""
 
 import json
 import os
@@ -35,7 +35,7 @@ DATA = Path(os.environ.get("CARP_TEST_DATA", "data"))
 
 @pytest.fixture
 def resize(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let the table say that a data set is as small as the tree of a test."""
+    """Let the table say that a dataset is as small as the tree of a test."""
     return partial(resize_row, monkeypatch)
 
 
@@ -249,7 +249,7 @@ def test_folders_of_classes_serve_any_data_set(tmp_path: Path, resize: Callable[
 def kept(
     request: pytest.FixtureRequest, tmp_path: Path, resize: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """The name of a data set that is there as torchvision keeps it."""
+    """The name of a dataset that is there as torchvision keeps it."""
     for module in ("stl10", "flowers102"):  # these would compare checksums with those of the published files
         monkeypatch.setattr(f"torchvision.datasets.{module}.check_integrity", lambda *_: True)
     name = str(request.param)
@@ -289,8 +289,8 @@ def test_labels_are_known_without_opening_the_images(kept: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("dataset:pet", r"there is no data set 'pet' in the table\. Did you mean 'pets'\?"),
-        ("dataset:", "there is no data set ''"),
+        ("dataset:pet", r"there is no dataset 'pet' in the table\. Did you mean 'pets'\?"),
+        ("dataset:", "there is no dataset ''"),
         ("dataset:pets:valid", "pets has .* train, test, received 'valid'"),
         ("dataset:imagenet:2%", r"imagenet has .* train, test, 1%, 10%, received '2%'"),
         ("dataset:imagenet", "imagenet:train is not in .*carp datasets --root"),

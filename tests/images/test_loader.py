@@ -77,7 +77,7 @@ def test_more_workers_than_cores_are_nobodys_warning(folder, monkeypatch):
 
 
 class _Threads:
-    """What a worker finds, as a data set."""
+    """What a worker finds, as a dataset."""
 
     def __getitems__(self, _items):
         return cv2.getNumThreads()

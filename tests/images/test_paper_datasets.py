@@ -1,4 +1,4 @@
-"""The rows of the table fit torchvision; data sets on the disk are found, or their fault is reported."""
+"""The rows of the table fit torchvision; datasets on the disk are found, or their fault is reported."""
 
 import inspect
 import shutil
@@ -84,7 +84,7 @@ def test_lists_without_images_are_broken(tmp_path: Path) -> None:
 
 
 def small(name: str, train: int, test: int, classes: int) -> Dataset:
-    """A row as if the data set were as small as what a test can write."""
+    """A row as if the dataset were as small as what a test can write."""
     row = BY_NAME[name]
     return replace(row, train=replace(row.train, images=train), test=replace(row.test, images=test), classes=classes)
 

@@ -1,4 +1,4 @@
-"""Data sets and sequences from Python: every kind of item becomes the same pixels, labels are found."""
+"""Datasets and sequences from Python: every kind of item becomes the same pixels, labels are found."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ IMAGES = tiny_images(6)
 
 
 class Pairs(Dataset):
-    """A data set as people write it."""
+    """A dataset as people write it."""
 
     def __init__(self, images=IMAGES, labels=(1, 0, 1, 2, 0, 1)):
         self.images, self.hidden = images, labels

@@ -1,4 +1,4 @@
-"""torchvision's data sets by name: real files where there are some, and mistakes with their remedy."""
+"""torchvision's datasets by name: real files where there are some, and mistakes with their remedy."""
 
 import os
 import pickle
@@ -60,9 +60,9 @@ def test_splits_by_name_and_training_images_without(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("CIFAR", r"torchvision has no data set 'CIFAR'\. Did you mean 'CIFAR10"),
-        ("cifar10", r"no data set 'cifar10'\. Did you mean 'CIFAR10'\?"),
-        ("ImageFolder", "no data set 'ImageFolder'"),
+        ("CIFAR", r"torchvision has no dataset 'CIFAR'\. Did you mean 'CIFAR10"),
+        ("cifar10", r"no dataset 'cifar10'\. Did you mean 'CIFAR10'\?"),
+        ("ImageFolder", "no dataset 'ImageFolder'"),
         ("CIFAR10", r"torchvision:CIFAR10 is not in the folder .*: set root=.* or add download=true"),
         ("CIFAR10:valid", "CIFAR10 has the splits train and test, received 'valid'"),
         ("Flowers102:valid", r"cannot open torchvision:Flowers102:valid: .*valid"),

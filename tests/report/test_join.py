@@ -108,7 +108,7 @@ def test_many_results_that_do_not_compare_are_a_few_notes() -> None:
 
     places = [(f"set{i}", protocol) for i in range(5) for protocol in ("knn", "linear")]
     (note,) = join([on(*place, test, name) for place in places for test, name in (("x", "a"), ("y", "b"))])[2]
-    assert note.startswith("knn, linear on set0; knn, linear on set1; knn, linear on set2; and 2 more data sets: these")
+    assert note.startswith("knn, linear on set0; knn, linear on set1; knn, linear on set2; and 2 more datasets: these")
 
 
 def test_results_of_one_pair_of_files_are_one_note() -> None:

@@ -19,7 +19,7 @@ def _check(
 ) -> None:
     """Verify every file that CARP wrote into a folder: digests of features, indexes, checkpoints and exports.
 
-    The exit code is 0 when nothing is damaged, 1 when something is, 2 when there is nothing to check.
+    The exit code is 0 if nothing is damaged, 1 if something is, and 2 if there is nothing to check.
     """
     from carp.commands.check_folder import check_folder
 

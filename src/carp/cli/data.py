@@ -24,7 +24,7 @@ def _check_data(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="Recipe that the images are meant for (`carp recipes`). Default: folder.",
+            help="Recipe that you plan to train with (`carp recipes`). Default: folder.",
             autocompletion=completion.recipes,
         ),
     ] = None,
@@ -47,19 +47,21 @@ def _check_data(
 @data_app.command("attack")
 def _attack(
     data: Annotated[str, typer.Argument(help="Images of any kind: a folder, a list, shards, … (docs/data.md).")],
-    out: Annotated[Path, typer.Option(help="Folder to write. The same command continues an interrupted one.")],
+    out: Annotated[Path, typer.Option(help="Folder to write; rerun the same command to resume.")],
     attacks: Annotated[
-        list[str] | None, typer.Option(help="An attack (jpeg, crop, text, …); may be repeated. Default: all.")
+        list[str] | None, typer.Option(help="An attack (jpeg, crop, text, …); can be repeated. Default: all.")
     ] = None,
     every_strength: Annotated[
         bool,
-        typer.Option("--every-strength", help="Make each attack at all its strengths, not at one chosen per image."),
+        typer.Option(
+            "--every-strength", help="Apply each attack at all of its strengths instead of one chosen per image."
+        ),
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many images, chosen by the seed.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
     sheet: Annotated[Path | None, typer.Option(help="Also draw a few images with their copies into this PNG.")] = None,
 ) -> None:
-    """Make a labelled set for copy detection: originals and altered copies of them."""
+    """Make a labelled set for copy detection: originals and their altered copies."""
     from carp.commands.attack import attack
 
     names = [name for words in attacks or [] for name in words.split(",")]
@@ -98,11 +100,11 @@ def _views(
 @app.command("datasets")
 def _datasets(
     root: Annotated[
-        Path | None, typer.Option(help="Folder to search. Shows which data sets it holds and how to get the rest.")
+        Path | None, typer.Option(help="Folder to search: shows which datasets it contains and how to get the others.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything that is known as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all details as JSON.")] = False,
 ) -> None:
-    """List the data sets of the paper's evaluation."""
+    """List the datasets of the paper's evaluation."""
     from carp.commands.datasets import datasets
     from carp.report.dataset_list import describe_datasets
 

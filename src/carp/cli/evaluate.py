@@ -1,4 +1,4 @@
-"""How good is an encoder: `carp eval PROTOCOL`."""
+"""`carp eval PROTOCOL`: how good is an encoder?"""
 
 import inspect
 from collections.abc import Sequence
@@ -47,12 +47,12 @@ class ProtocolGroup(typer.core.TyperGroup):
 app.add_typer(
     typer.Typer(cls=ProtocolGroup, no_args_is_help=True),
     name="eval",
-    help="Evaluate an encoder, or stored features, by one of the protocols below, or by all that need only features.",
+    help="Evaluate an encoder or stored features with one of the protocols below, or with all that need only features.",
 )
 
 
 def _command(name: str, protocols: "Sequence[type[AnyProtocol]]") -> Any:
-    """A command of Typer with the options that these protocols use, and for one protocol an option per setting."""
+    """A Typer command with the options that these protocols use and, for a single protocol, one option per setting."""
     from carp.cli.protocol_options import parameters_of
 
     def run(context: typer.Context, **given: Any) -> None:
@@ -60,8 +60,9 @@ def _command(name: str, protocols: "Sequence[type[AnyProtocol]]") -> Any:
 
     summary = protocols[0].summary
     if name == _ALL:
-        names = ", ".join(protocol.name for protocol in protocols)
-        summary = f"Evaluate by {names}, with default settings and on stored features."
+        names = [protocol.name for protocol in protocols]
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        summary = f"Evaluate with {listed}, using default settings and stored features."
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
     parameters = [context, *parameters_of(protocols)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -72,7 +73,7 @@ def _command(name: str, protocols: "Sequence[type[AnyProtocol]]") -> Any:
 
 
 def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, given: dict[str, Any]) -> None:
-    """Run protocols with the options of the command, and print what they found; several have their defaults."""
+    """Run protocols with the options of the command and print the results; several protocols use their defaults."""
     from carp.cli.protocol_options import parse_settings
     from carp.evaluation.protocol import OPTIONS
     from carp.features.feature_options import FeatureOptions
@@ -80,7 +81,7 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
     first, several = protocols[0], len(protocols) > 1
     model, settings = parse_settings(context, given, {} if several else first.settings_type.model_fields)
     if several and settings:
-        raise ConfigError(f"'{_ALL}' takes no settings, received {min(settings)}: give them to one protocol.")
+        raise ConfigError(f"'{_ALL}' accepts no settings, received {min(settings)}: use it with a single protocol.")
     chosen = [p(p.settings_type(**(p.settings_for_all if several else settings))) for p in protocols]
     data, baselines, out = given["data"], given.get("baselines"), given["out"]
     test = given["test"] if first.needs == "features" else None
@@ -97,7 +98,10 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
     from carp.report.tables.summary import print_results
 
     if baselines and model is not None and is_weights(model):
-        raise ConfigError("--baselines are those of a run: raw pixels and the encoder that it started from.")
+        raise ConfigError(
+            f"--baselines are raw pixels and the encoder that a run started from, received weights ({model}). "
+            "Give a run folder, or leave out --baselines."
+        )
     results, notes = run_protocols(
         chosen,
         model,

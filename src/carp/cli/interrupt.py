@@ -25,7 +25,7 @@ INTERRUPTED = 130
 _GRACE = 1.5  # seconds that a command without anything to save has to end
 _STOPPING = "stopping after the current step is finished and saved. Press Ctrl-C again to end at once."
 # Commands that keep finished work: steps of a run, features, copies of images
-_CONTINUING = ("train", "demo", "embed", "eval", "duplicates", "data attack")
+_RESUMING = ("train", "demo", "embed", "eval", "duplicates", "data attack")
 _SHOW_CURSOR = "\x1b[?25h\n"  # a progress bar hides it
 
 
@@ -132,10 +132,10 @@ def end_process(code: int) -> NoReturn:
 
 
 def interrupted_line() -> str:
-    """Return the line for an interrupted command: whether running it again continues."""
+    """Return the line for an interrupted command: whether rerunning it resumes."""
     command = " ".join(sys.argv[1:3])
-    continues = any(f"{command} ".startswith(f"{name} ") for name in _CONTINUING) and "--dry-run" not in sys.argv
-    return "interrupted." + (" Finished work is kept; run the same command to continue." if continues else "")
+    resumes = any(f"{command} ".startswith(f"{name} ") for name in _RESUMING) and "--dry-run" not in sys.argv
+    return "interrupted." + (" Finished work is kept; rerun the same command to resume." if resumes else "")
 
 
 def _alone() -> bool:

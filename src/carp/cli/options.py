@@ -23,7 +23,7 @@ WITH_SETTINGS = {"ignore_unknown_options": True}
 
 Branches = Annotated[
     list[str] | None,
-    typer.Option("--branch", help="Encoder of a run: teacher, student, untrained, raw pixels; may be repeated."),
+    typer.Option("--branch", help="Encoder of a run: teacher, student, untrained, raw pixels; can be repeated."),
 ]
 Device = Annotated[
     str, typer.Option(help="auto, cpu, cuda or mps.", autocompletion=completion.one_of("auto", "cpu", "cuda", "mps"))
@@ -53,7 +53,9 @@ def parse_protocol(context: typer.Context, words: list[str], settings: Collectio
     _refuse_unknown_options(context, words, (), "see --help")
     if plain := [word for word in words if "=" not in word]:
         if Path(plain[0]).expanduser().exists():
-            raise ConfigError(f"images are given with an option: write --data {shlex.quote(plain[0])}.")
+            raise ConfigError(
+                f"images must be given with --data, received {plain[0]}: write --data {shlex.quote(plain[0])}."
+            )
         raise ConfigError(f"settings are written key=value, without spaces around '=', received '{plain[0]}'.")
     overrides = parse_overrides(words)
     _refuse_options(context, {key: value for key, value in overrides.items() if key not in settings})

@@ -1,4 +1,4 @@
-"""What `carp eval PROTOCOL` takes: the options that the protocol uses, and one option per setting.
+"""The parameters of `carp eval PROTOCOL`: the options that the protocol uses, and one option per setting.
 
 A setting is written `--k 20` or `k=20`; the settings model reads the text of both.
 """
@@ -28,15 +28,16 @@ _WITHOUT_TEST = {
     "hold out": "Default: hold out a fifth of each class of --data.",
 }
 _Baselines = Annotated[bool, typer.Option("--baselines", help="Also evaluate raw pixels and the untrained encoder.")]
-_Weights = Annotated[str | None, typer.Option(help="FILE or METHOD:FILE: another way to give the model.")]
+_Weights = Annotated[str | None, typer.Option(help="FILE or METHOD:FILE: another way to specify the model.")]
 _Out = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for results and features. Default: the run folder; for weights, a folder of their name here."
+        help="Folder for results and features. Default: the run folder; for weights, a folder named after them."
     ),
 ]
 _Predictions = Annotated[
-    Path | None, typer.Option(help="A .csv or .parquet file for one row per test image; also predictions=FILE.")
+    Path | None,
+    typer.Option(help="A .csv or .parquet file to write, with one row per test image; also predictions=FILE."),
 ]
 
 
@@ -53,7 +54,7 @@ def parameters_of(protocols: Sequence[type[AnyProtocol]]) -> list[inspect.Parame
             hidden=several,
         ),
     ]
-    stored = " Not needed if --data and --test are folders that `carp embed` wrote." * (first.needs == "features")
+    stored = " Not needed if --data and --test are folders written by `carp embed`." * (first.needs == "features")
     model = Annotated[
         str | None, typer.Argument(help=f"Run folder, or weights: FILE or METHOD:FILE (`carp weights`).{stored}")
     ]
@@ -77,9 +78,9 @@ def parameters_of(protocols: Sequence[type[AnyProtocol]]) -> list[inspect.Parame
 def parse_settings(
     context: typer.Context, given: dict[str, Any], fields: Mapping[str, FieldInfo]
 ) -> tuple[str | None, dict[str, Any]]:
-    """The model, and the settings that were given as options or as key=value words; the model of settings checks them.
+    """The model, and the settings that were given as options or as key=value words; the settings model checks them.
 
-    Without a model the first word is in its place. `predictions=FILE` is an option.
+    If no model is given, the first setting is parsed in its place. `predictions=FILE` is an option.
     """
     model, words = given["model"], list(given["words"] or ())
     if model is not None and ("=" in model or model.startswith("-")):

@@ -21,10 +21,10 @@ def _table(
         bool, typer.Option("--with-paper", help="Also show the rows that the paper published.")
     ] = False,
     layout: Annotated[
-        str | None, typer.Option(help="Show the columns of one of the tables of the paper (docs/tables.md).")
+        str | None, typer.Option(help="Show the columns of one of the paper's tables (docs/tables.md).")
     ] = None,
     all: Annotated[  # noqa: A002 - the name of the option
-        bool, typer.Option("--all", help="Show all values, not only those of the paper's tables.")
+        bool, typer.Option("--all", help="Show all values, not only those in the paper's tables.")
     ] = False,
     format: Annotated[
         str | None,
@@ -34,9 +34,11 @@ def _table(
             autocompletion=completion.one_of("screen", "md", "csv", "latex", "png"),
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write; .md, .csv, .tex or .png decides the format.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; its suffix (.md, .csv, .tex or .png) sets the format.")
+    ] = None,
 ) -> None:
-    """Put the results of several models into one table: best bold, second underlined."""
+    """Collect the results of several models in one table; the best is bold, the second best underlined."""
     from carp.commands.table import table
     from carp.report.tables.render import table_text, to_screen
 
@@ -59,7 +61,7 @@ def _weights(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """List the released weights of other methods that CARP reads, or recognise a file of weights.
+    """List the released weights of other methods that CARP reads, or recognise a weights file.
 
     Nothing in a file is ever executed.
     """

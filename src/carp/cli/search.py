@@ -18,14 +18,14 @@ from carp.features.feature_options import FeatureOptions
 def _embed(
     model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
     data: Annotated[str, typer.Option(help="Images of any kind (docs/data.md), labelled or not.")],
-    out: Annotated[Path, typer.Option(help="Folder for the features; the same command again continues there.")],
+    out: Annotated[Path, typer.Option(help="Folder for the features; rerun the same command to resume.")],
     features: FeatureOptions,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     format: Annotated[
         str,
         typer.Option(
             "--format",
-            help="npy; parquet and csv write one more file into the folder.",
+            help="npy; parquet and csv write an additional file into the folder.",
             autocompletion=completion.one_of("npy", "parquet", "csv"),
         ),
     ] = "npy",
@@ -52,11 +52,11 @@ def _embed(
 def _index(
     features: Annotated[Path, typer.Argument(help="Folder that `carp embed` wrote.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the index. Default: index in the folder of the features.")
+        Path | None, typer.Option(help="Folder for the index. Default: the sub-folder index of the features.")
     ] = None,
-    kind: Annotated[str, typer.Option(help="exact, ivf or hnsw; auto chooses by the number of images.")] = "auto",
+    kind: Annotated[str, typer.Option(help="exact, ivf or hnsw; auto chooses based on the number of images.")] = "auto",
 ) -> None:
-    """Build an index of stored features for `carp search`, and measure the recall of an approximate one."""
+    """Build an index of stored features for `carp search`; if it is approximate, measure its recall."""
     from carp.commands.index import index
 
     made = index(features, out=out, kind=kind, quiet=False)
@@ -71,10 +71,12 @@ def _search(
     images: Annotated[list[Path], typer.Argument(help="Query images, or folders of images.")],
     k: Annotated[int | None, typer.Option(min=1, help="Number of images to find for each query. Default: 10.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="The run or weights that extracted the features, if moved since.")
+        str | None, typer.Option(help="The run or weights that extracted the features, if they have been moved.")
     ] = None,
     sheet: Annotated[Path | None, typer.Option(help="Contact sheet to write: a .png or a .html file.")] = None,
-    data: Annotated[str | None, typer.Option(help="The images of the index, if moved since; for the sheet.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The indexed images, if they have been moved; used for the sheet.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     device: options.Device = "auto",
 ) -> None:
@@ -103,10 +105,11 @@ def _duplicates(
         "duplicates"
     ),
     threshold: Annotated[
-        str, typer.Option(help="Minimum similarity of copies, 0 to 1; auto chooses it from the images.")
+        str, typer.Option(help="Minimum similarity of copies, from 0 to 1; auto derives it from the images.")
     ] = "auto",
     features: Annotated[
-        Path | None, typer.Option(help="Folder of the features of these images. Default: features in --out.")
+        Path | None,
+        typer.Option(help="Folder with the features of these images. Default: the sub-folder features of --out."),
     ] = None,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     remove_list: Annotated[
@@ -114,7 +117,7 @@ def _duplicates(
         typer.Option(help="Also list the files to remove, in a .txt, .nul (for xargs -0) or .csv file."),
     ] = None,
 ) -> None:
-    """Group the near-duplicates among images, for you to review. Nothing is deleted."""
+    """Group near-duplicate images for you to review. Nothing is deleted."""
     options.check_model(model)
     from carp.commands.duplicates import duplicates
     from carp.report.pages.copies_page import print_copies
@@ -147,7 +150,7 @@ def _export(
             autocompletion=completion.one_of(*completion.FORMATS_OF_EXPORT),
         ),
     ],
-    out: Annotated[Path, typer.Option(help="File to write; for timm a folder.")],
+    out: Annotated[Path, typer.Option(help="File to write; for timm, a folder.")],
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
 ) -> None:
     """Write an encoder in the format of another library, reload it there, and compare its features."""

@@ -26,7 +26,7 @@ def _train(
         ),
     ],
     settings: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; an existing run continues.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; an existing run is resumed.")] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -47,7 +47,7 @@ def _train(
         typer.Option(help="Queue the run on a SLURM cluster: 'nodes=2 tasks=8 hours=48 partition=gpu'."),
     ] = None,
 ) -> None:
-    """Train an encoder on images without labels. Run the same command again to continue."""
+    """Train an encoder on images without labels. Rerun the same command to resume."""
     overrides = parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
     if val is not None:
         overrides["validation"] = val
@@ -59,14 +59,14 @@ def _train(
         for line in plan(data, recipe, **overrides):
             say(line)
         if procs > 1:
-            say(f"note: this is the plan of one process; {procs} processes share a batch.", err=True)
+            say(f"note: this is the plan for one process; {procs} processes share every batch.", err=True)
         return
     if submit is not None and procs > 1:
         raise ConfigError(
             f"--procs is for this machine only. With --submit, write 'tasks={procs}' (processes per node)."
         )
     if submit is not None:
-        say(f"job: {_queue(submit, data, out, recipe, overrides)}   its output: {out}.jobs")
+        say(f"job: {_queue(submit, data, out, recipe, overrides)}   output: {out}.jobs")
         return
     if procs > 1 and "RANK" not in os.environ:  # the processes themselves run the same command
         from carp.compute.launcher import launch

@@ -46,13 +46,13 @@ def attack(
 ) -> Attacked:
     """Write originals as they are stored, altered copies of them, and a manifest that assigns copies to originals.
 
-    The same call continues an interrupted one. Every copy is a function of (seed, image, attack, strength).
+    The same call resumes an interrupted one. Every copy is a function of (seed, image, attack, strength).
 
     Args:
         data: Images of any kind that `train` takes.
-        out: The folder to write: empty, new, or begun by the same call.
+        out: The folder to write: empty, new, or started by the same call.
         attacks: Names of attacks; all if empty.
-        every_strength: Make each attack at all its strengths, not at one that the seed chooses for each image.
+        every_strength: Apply each attack at all of its strengths instead of one that the seed chooses per image.
         limit: Use at most this many images, chosen by the seed.
         seed: Decides every random choice.
         sheet: Also draw a few images with their copies into this PNG.
@@ -73,7 +73,9 @@ def attack(
     if drawn is not None:
         check_output_file(drawn, "--sheet")
     if isinstance(data, str | Path) and folder.resolve().is_relative_to(Path(data).resolve()):
-        raise DataError(f"{folder} is inside {data}: the copies would be among the images. Give a folder beside it.")
+        raise DataError(
+            f"{folder} is inside {data}: the copies would be mixed with the images. Give a folder outside it."
+        )
     display = Display(quiet=quiet)
     source = open_images(data, display)
     with display.counting("altering images", min(len(source), limit or len(source))) as progress:

@@ -36,8 +36,8 @@ class FileCheck:
 
     path: str
     verdict: Verdict
-    """`ok`: the bytes are those that were written. `readable`: it has no digest, and its form is right. `unfinished`:
-    left by a process that was killed; the command that wrote it continues. `damaged`: see `detail`."""
+    """`ok`: the bytes are those that were written. `readable`: it parses but has no digest. `unfinished`:
+    left by a process that was killed; the command that wrote it resumes. `damaged`: see `detail`."""
     detail: str = ""
 
 
@@ -95,7 +95,7 @@ def check_folder(folder: str | Path) -> FolderCheck:
 def _checks(path: Path) -> Iterator[Checked]:
     """Verdicts on everything below a path, in the order of names."""
     if is_part(path):
-        yield path, "unfinished", "left by a process that was stopped; the same command continues or removes it"
+        yield path, "unfinished", "left by a process that was stopped; the same command resumes or removes it"
     elif path.is_file():
         yield from _check_file(path)
     elif whole := next((check for is_kind, check in _WHOLE if is_kind(path)), None):

@@ -1,4 +1,4 @@
-"""`carp datasets`: the data sets of the paper, which of them are in a folder, and how to get the rest."""
+"""`carp datasets`: the datasets of the paper, which of them are in a folder, and how to get the rest."""
 
 from pathlib import Path
 
@@ -7,19 +7,19 @@ from carp.images.sources.paper.paper_datasets import DATASETS, ListedDataset
 
 
 def datasets(root: str | Path | None = None) -> list[ListedDataset]:
-    """List the data sets of the paper's evaluation, in the order of the paper.
+    """List the datasets of the paper's evaluation, in the order of the paper.
 
     Args:
-        root: A folder to search; each row then says whether the data set is in it and can be read.
+        root: A folder to search; each row then says whether the dataset is in it and can be read.
 
     Returns:
-        One row per data set.
+        One row per dataset.
     """
     if root is None:
         return [ListedDataset(row) for row in DATASETS]
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        raise DataError(f"--root {root} is not a folder: give the folder that holds the data sets.")
+        raise DataError(f"--root {root} is not a folder: give the folder that holds the datasets.")
     from carp.images.sources.paper.dataset_source import look  # decodes images, which the table alone does not need
 
     return [ListedDataset(row, look(row, folder)) for row in DATASETS]

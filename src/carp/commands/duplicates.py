@@ -59,8 +59,8 @@ def duplicates(
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
         precision: `bf16` is faster where the processor supports it.
         batch_size: Images per batch.
-        root: Folder of torchvision's data sets.
-        download: Let torchvision download missing data sets.
+        root: Folder of torchvision's datasets.
+        download: Let torchvision download missing datasets.
         device: Where to run the encoder: `auto`, `cpu`, `cuda` or `mps`.
         remove_list: A .txt, .nul or .csv file that lists the files to remove if one image of every group is kept.
         quiet: Show no progress.

@@ -37,7 +37,7 @@ def embed(
 ) -> Store:
     """Extract the features of images into a folder.
 
-    The same call continues an interrupted extraction, and returns at once if all features are in the folder. Under
+    The same call resumes an interrupted extraction, and returns at once if all features are in the folder. Under
     torchrun every process calls this, and they share the work.
 
     Args:
@@ -50,9 +50,9 @@ def embed(
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
         precision: `bf16` is faster where the processor supports it.
         batch_size: Images per batch.
-        format: `parquet` and `csv` write one more file into the folder.
-        root: Folder of torchvision's data sets.
-        download: Let torchvision download missing data sets.
+        format: `parquet` and `csv` write an additional file into the folder.
+        root: Folder of torchvision's datasets.
+        download: Let torchvision download missing datasets.
         device: Where to run the encoder: `auto`, `cpu`, `cuda` or `mps`.
         quiet: Show no progress.
 

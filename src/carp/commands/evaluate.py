@@ -41,7 +41,7 @@ def evaluate(
         protocol: `carp eval --help` lists the protocols, docs/protocols.md describes them.
         model: A run folder, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and `test` are
             folders that `embed` wrote.
-        data: Labelled images to train on (for k-NN, to search in), or their stored features. A published data set
+        data: Labelled images to train on (for k-NN, to search in), or their stored features. A published dataset
             (`dataset:pets`) brings its own test images. Some protocols take other data: a database of images to search,
             a folder of altered copies, or a folder with boxes.
         test: Labelled images to test on, or their stored features. What a protocol does without them is part of the
@@ -53,8 +53,8 @@ def evaluate(
         precision: Precision of the encoder, `fp32` or `bf16`.
         out: Folder for `features` and `results`. None is the run folder, or for weights a folder of their name in the
             current directory.
-        root: Folder of torchvision's data sets.
-        download: Let torchvision download missing data sets.
+        root: Folder of torchvision's datasets.
+        download: Let torchvision download missing datasets.
         device: Where to run the encoder: `auto`, `cpu`, `cuda` or `mps`.
         predictions: A .csv or .parquet file for one row per test image: its path, its class, the predicted class and
             the score of the prediction. Only for protocols that classify.

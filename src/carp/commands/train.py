@@ -37,13 +37,13 @@ def train(
     quiet: bool = False,
     **overrides: Any,
 ) -> Run:
-    """Train an encoder, or continue the run in `out` from its newest checkpoint.
+    """Train an encoder, or resume the run in `out` from its newest checkpoint.
 
     Under torchrun every process calls this function, and they share the work (docs/scaling.md).
 
     Args:
         data: A folder of images, a list of paths, tar shards, Parquet files, `torchvision:NAME`, `embedded:shapes`, an
-            image array [N, H, W, 3], or any data set with a length and items by number (docs/data.md).
+            image array [N, H, W, 3], or any dataset with a length and items by number (docs/data.md).
         out: The run folder.
         recipe: Name of a recipe, or a YAML file; `folder` when None.
         quiet: Print nothing.
@@ -99,7 +99,7 @@ def _in_memory_if_small(
         if digest != digests[0]:
             raise DataError(
                 f"process {number} cannot read the same images of {source.name} as process 0. Check that the images "
-                "and the right to read them are the same on all machines."
+                "and their permissions are the same on all machines."
             )
     return held
 

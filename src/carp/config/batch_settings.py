@@ -21,7 +21,7 @@ class BatchSettings(Settings):
         None,
         ge=2,
         le=LARGEST_BATCH,
-        description="Images that pass the encoder at once; auto is as many as fit into memory.",
+        description="Images that pass through the encoder at once; auto is as many as fit into memory.",
     )
     accumulate: Literal["exact", "fast"] = Field(
         "exact",

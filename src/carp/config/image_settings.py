@@ -24,8 +24,8 @@ class DataSettings(Settings):
     source: str = Field(
         "auto", description="Kind of data; auto infers it from the path. docs/data.md has an example of each."
     )
-    root: str | None = Field(None, description="Folder of data sets, for torchvision:NAME and dataset:NAME.")
-    download: bool = Field(False, description="Whether torchvision may download a data set that is not in root.")
+    root: str | None = Field(None, description="Folder of datasets, for torchvision:NAME and dataset:NAME.")
+    download: bool = Field(False, description="Whether torchvision may download a dataset that is not in root.")
     shuffle_buffer: int = Field(
         10_000,
         ge=1,
@@ -50,7 +50,9 @@ class ViewSettings(SizeSettings):
     """How views are drawn from an image."""
 
     global_scale: Range = Field((0.2, 1.0), description="Share of the image's area that a global view shows.")
-    local_views: int = Field(0, ge=0, le=1000, description="Small views beside the two global ones (multi-crop).")
+    local_views: int = Field(
+        0, ge=0, le=1000, description="Number of small views in addition to the two global ones (multi-crop)."
+    )
     local_size: int = Field(96, ge=8, le=LARGEST_SIDE, description="Side of a local view in pixels.")
     local_scale: Range = Field((0.05, 0.2), description="Share of the image's area that a local view shows.")
     flip: Probability = Field(0.5, description="Probability that a view is mirrored left to right.")
@@ -91,7 +93,7 @@ class QuarantineSettings(Settings):
 
     max_bad_share: Probability = Field(
         0.05,
-        description="Share of images that may be unreadable; others take their places. The run stops above this share.",
+        description="Largest share of unreadable images, which are replaced by others; above it, the run stops.",
     )
 
 

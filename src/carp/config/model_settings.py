@@ -21,7 +21,7 @@ from carp.errors import ConfigError
 
 
 class EncoderSettings(SizeSettings):
-    """All that is needed to build an encoder."""
+    """Everything needed to build an encoder."""
 
     encoder: str = Field("resnet50", description="Name of a timm model.")
     encoder_options: dict[str, Any] = Field({}, description="Options of the timm model that describe the network.")
@@ -60,21 +60,22 @@ class HeadSettings(Settings):
         description="Prototypes per block; must divide num_prototypes. If both are equal there is one block (CARL).",
     )
     partition: Literal["random", "fixed"] = Field(
-        "random", description="Whether the prototypes are dealt into new random blocks at every step."
+        "random",
+        description="random splits the prototypes into new random blocks at every step; fixed keeps the same blocks.",
     )
     prototypes: Literal["replicated", "sharded"] = Field(
         "replicated",
-        description="Whether every process holds all prototypes, or its share of them (docs/scaling.md). Blocks are "
-        "then drawn inside shards, and shards exchange prototypes.",
+        description="replicated: every process holds all prototypes; sharded: every process holds a share of them, "
+        "blocks are drawn within shards, and shards exchange prototypes (docs/scaling.md).",
     )
     prototype_shards: int | None = Field(
         None,
         ge=1,
         le=MOST_PROTOTYPES,
-        description="Number of shards; null is the number of processes that the run begins with.",
+        description="Number of shards; null is the number of processes that the run starts with.",
     )
     exchange_steps: int = Field(100, ge=1, le=MOST_STEPS, description="Steps between two exchanges among the shards.")
-    exchange_share: Fraction = Field(0.5, description="Share of its prototypes that a shard gives away at an exchange.")
+    exchange_share: Fraction = Field(0.5, description="Share of its prototypes that a shard gives away in an exchange.")
     entropy_weight: Schedule = Field(
         (1.0, 1.0), description="Weight of kl_to_uniform; a higher weight spreads images over more prototypes."
     )
@@ -94,7 +95,7 @@ class HeadSettings(Settings):
 
     @property
     def shards(self) -> int:
-        """Number of shards that the prototypes are dealt into; no block crosses a shard."""
+        """Number of shards that the prototypes are split into; no block spans two shards."""
         return (self.prototype_shards or 1) if self.prototypes == "sharded" else 1
 
     @property
@@ -104,7 +105,7 @@ class HeadSettings(Settings):
 
 
 class ModelSettings(HeadSettings, EncoderSettings):
-    """All that is needed to build student and teacher."""
+    """Everything needed to build student and teacher."""
 
 
 def check_block_size(num_prototypes: int, block_size: int) -> None:

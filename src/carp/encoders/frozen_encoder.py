@@ -113,7 +113,7 @@ class Encoder:
 
         Args:
             images: A folder or any other data that `carp train` takes, an image file, a PIL image, an array [H, W, 3]
-                or [N, H, W, 3] of bytes, a list of image files, PIL images or arrays [H, W, 3], or a data set.
+                or [N, H, W, 3] of bytes, a list of image files, PIL images or arrays [H, W, 3], or a dataset.
             batch_size: Images at a time.
             precision: `bf16` is faster if the processor supports it.
 
@@ -130,7 +130,7 @@ class Encoder:
         elif isinstance(images, list | tuple):
             by_name, source = True, GivenImages(images)
         else:
-            source = open_source(images)  # a data set; anything else is an error
+            source = open_source(images)  # a dataset; anything else is an error
         found = extract(
             self.module,
             source,

@@ -30,7 +30,7 @@ def take_features(encoder: Encoder, source: Source, folder: Path, options: Featu
     Args:
         encoder: Loaded with the same options.
         source: The images.
-        folder: The feature store. An interrupted extraction continues there.
+        folder: The feature store. An interrupted extraction resumes there.
         options: Of these, `precision` and `batch_size`.
         display: Shows the progress.
     """

@@ -14,7 +14,7 @@ _OTHER_TITLES = {
     "voc0712": "VOC07+12",
     AVERAGE: "Average",
 }
-_OWN = "(own data)"  # behind the name of a folder that is called like a published data set
+_OWN = "(own data)"  # behind the name of a folder that is called like a published dataset
 _PARTS = frozenset({"train", "trainval", "val", "valid", "validation", "test"})
 
 
@@ -37,7 +37,7 @@ def name_of_data(data: Mapping[str, Any]) -> str:
 
 
 def without_mark(name: str) -> str:
-    """The name without the mark of a folder that is called like a published data set."""
+    """The name without the mark of a folder that is called like a published dataset."""
     return name.removesuffix(_OWN).strip()
 
 

@@ -127,7 +127,7 @@ def _run(
 def _take(
     protocol: AnyProtocol, work: Workspace, data: Openable | Store, test: Openable | Store | None
 ) -> tuple[LabelledFeatures, LabelledFeatures | None]:
-    """Features and labels of the training and the test part; a published data set brings its own test part."""
+    """Features and labels of the training and the test part; a published dataset brings its own test part."""
     if test is None and isinstance(data, str):
         test = counterpart(data)
     opened = [work.open(part) for part in (data, test) if part is not None]

@@ -25,8 +25,8 @@ class FeatureOptions(CheckedModel):
     )
     precision: Precision = Field("fp32", description="Precision of the encoder: fp32 or bf16.")
     batch_size: int = Field(256, ge=1, description="Images per batch.")
-    root: str | Path | None = Field(None, description="Folder of torchvision's data sets.")
-    download: bool = Field(False, description="Let torchvision download missing data sets.")
+    root: str | Path | None = Field(None, description="Folder of torchvision's datasets.")
+    download: bool = Field(False, description="Let torchvision download missing datasets.")
     device: str = Field(
         "auto", description="auto, cpu, cuda or mps.", json_schema_extra={"suggest": ["auto", "cpu", "cuda", "mps"]}
     )

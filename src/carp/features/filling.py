@@ -1,6 +1,6 @@
-"""Fill a feature store: extraction that continues after a kill, on any number of processes.
+"""Fill a feature store: extraction that resumes after a kill, on any number of processes.
 
-Each process appends features to a part file (`part_file.py`). The same call continues there, in the same batches, so
+Each process appends features to a part file (`part_file.py`). The same call resumes there, in the same batches, so
 that the bits are those of an uninterrupted extraction. When all parts are complete, the first process writes labels
 and places, joins the parts, renames the result to `features.npy` and writes `store.json`; only then are the parts'
 notes removed. A process that is killed at any of these points leaves a folder that the same call completes.
@@ -44,14 +44,14 @@ def fill_store(
     batch_size: int,
     progress: Progress = lambda _done, _all: None,
 ) -> Store:
-    """Extract the features of a source into a folder, continue an interrupted extraction, or open a complete one.
+    """Extract the features of a source into a folder, resume an interrupted extraction, or open a complete one.
 
     Args:
         folder: The store; it is an error if it holds other features.
         origin: Model, transform and data.
         source: The images.
         encode: Yields batches of features of the source, or of a part of it.
-        batch_size: Of `encode`, so that extraction continues between two batches.
+        batch_size: Of `encode`, so that extraction resumes between two batches.
         progress: Called with (images done, all).
     """
     if not is_store(folder):
@@ -154,14 +154,14 @@ def _difference(found: Origin, wanted: Origin) -> str:
     parts = []
     if found.model["hash"] != wanted.model["hash"] or found.model["layer"] != wanted.model["layer"]:
         before, now = _model(found), _model(wanted)
-        if before == now:  # a run that was continued, or another file of the same name
+        if before == now:  # a run that was resumed, or another file of the same name
             before, now = (f"{name}, weights {o.model['hash'][:8]}" for name, o in ((before, found), (now, wanted)))
         parts.append(f"of {before}, not {now}")
     if found.data["fingerprint"] != wanted.data["fingerprint"]:
         before, now = (f"{origin.data['images']:,} images {origin.data['name']}" for origin in (found, wanted))
         parts.append(f"of other contents of the {before}" if before == now else f"of the {before}, not the {now}")
     parts += [f"with {difference}" for difference in transform_differences(found.transform, wanted.transform)]
-    return "; ".join(parts) or "of a changed data set"
+    return "; ".join(parts) or "of a changed dataset"
 
 
 def _model(origin: Origin) -> str:

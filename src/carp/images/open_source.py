@@ -30,9 +30,9 @@ def open_source(
     Args:
         data: A folder, a list of paths (.txt, .csv, .tsv), tar shards or Parquet files (one, a folder of them, a glob,
             a range like `a-{000..009}.tar`), `torchvision:NAME`, `dataset:NAME:SPLIT`, `embedded:NAME`, an image array
-            [N, H, W, 3], a map-style data set, a sequence of images, or an object with `fetch` and `place`.
+            [N, H, W, 3], a map-style dataset, a sequence of images, or an object with `fetch` and `place`.
         kind: The kind of source; `auto` infers it from the data.
-        root: Folder of data sets, for `torchvision:` and `dataset:`.
+        root: Folder of datasets, for `torchvision:` and `dataset:`.
         download: Whether torchvision may download what is missing.
         index: Folder of the indices that `Source.keep_index` wrote.
         progress: Called with (images found so far, 0) while an index is built.
@@ -102,7 +102,7 @@ def _claiming(data: object) -> type[Source]:
     if is_text(data):
         raise DataError(_unclaimed(str(data)))
     raise DataError(
-        f"cannot take images from a {type(data).__name__}: give a path, an array [N, H, W, 3], or a data set with "
+        f"cannot take images from a {type(data).__name__}: give a path, an array [N, H, W, 3], or a dataset with "
         "a length and items by number."
     )
 

@@ -36,7 +36,7 @@ def lazy(compute: Callable[[Any], T]) -> T:
 
 
 class MapStyle(Sized, Protocol):
-    """A map-style data set: a length, and items by number."""
+    """A map-style dataset: a length, and items by number."""
 
     def __getitem__(self, index: int, /) -> Any: ...
 
@@ -46,7 +46,7 @@ class Opening:
     """What a caller of `open_source` may ask for besides the data; each kind uses what concerns it.
 
     Attributes:
-        root: Folder of data sets.
+        root: Folder of datasets.
         download: Whether missing data may be downloaded.
         index: Folder of the indices that `Source.keep_index` wrote.
         progress: Called with (images found so far, 0) while an index is built.

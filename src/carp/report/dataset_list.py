@@ -1,4 +1,4 @@
-"""The table of `carp datasets` as text, with how to open or get each data set."""
+"""The table of `carp datasets` as text, with how to open or get each dataset."""
 
 import shlex
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ _HEADINGS = {"present": "present", "broken": "broken", "absent": "to get"}
 
 
 def describe_datasets(listed: Sequence[ListedDataset], root: Path | None) -> str:
-    """One row per data set; for a folder `root`, also how to name what it holds and how to get the rest."""
-    table = Table(title="Data sets of the paper's evaluation")
+    """One row per dataset; for a folder `root`, also how to name what it holds and how to get the rest."""
+    table = Table(title="Datasets of the paper's evaluation")
     for name in ("name", "title" if root is None else "state", "classes", "train + test", "metric", "GB"):
         table.add_column(name, justify="right" if name in {"classes", "train + test", "GB"} else "left", no_wrap=True)
     for entry in listed:

@@ -95,13 +95,13 @@ def load(path: Path) -> Checkpoint:
 
 
 def load_newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Return the newest whole checkpoint, and one line for each damaged one that was skipped."""
+    """Return the newest intact checkpoint, and one line for each damaged one that was skipped."""
     problems: list[str] = []
     for path in reversed(list_checkpoints(folder)):
         try:
             return load(path), problems
         except CheckpointError as error:
-            problems.append(f"{error} Using the one before it.")
+            problems.append(f"{error} Using the previous one.")
     return None, problems
 
 

@@ -53,7 +53,7 @@ class Job:
     train: Callable[[], object]
 
     def __call__(self) -> None:
-        """Start the run, or continue it."""
+        """Start the run, or resume it."""
         from submitit.helpers import TorchDistributedEnvironment  # noqa: PLC0415 - optional
 
         TorchDistributedEnvironment().export(overwrite=True)
@@ -67,7 +67,7 @@ class Job:
             signal.raise_signal(number)
 
     def checkpoint(self) -> Any:
-        """Return what to queue again: the same job, as a run continues from its newest checkpoint."""
+        """Return what to queue again: the same job, because a run resumes from its newest checkpoint."""
         from submitit.helpers import DelayedSubmission  # noqa: PLC0415 - optional
 
         return DelayedSubmission(self)

@@ -1,6 +1,6 @@
 """`metrics.jsonl`: one JSON object per line, the same bytes for the same run however often it was interrupted.
 
-Nothing in it depends on the clock. A checkpoint records the length and the checksum of the file; a continued run
+Nothing in it depends on the clock. A checkpoint records the length and the checksum of the file; a resumed run
 truncates the file to that length and writes the same lines again. Lines that were lost or changed are reported.
 """
 
@@ -53,7 +53,7 @@ class RunLog:
             after = f"after step {steps[-1]} " if (steps := _steps(kept)) else ""
             warn(
                 f"{self.path} {what}: it has {len(kept):,} of the {length:,} bytes that the checkpoint recorded. The "
-                f"lines {after}up to the checkpoint are lost, also for plots.png; later lines are appended."
+                f"lines {after}up to the checkpoint are lost and missing from plots.png; later lines are appended."
             )
         self.checksum = zlib.crc32(kept)
         if len(kept) == length and checksum is not None and self.checksum != checksum:
@@ -97,14 +97,14 @@ class SilentLog(RunLog):
         self.checksum = 0
 
     def write(self, step: int, values: Mapping[str, Any]) -> None:
-        """Nothing."""
+        """Drop the line."""
 
     def sync(self) -> int:
-        """Nothing."""
+        """Return 0: there is no file."""
         return 0
 
     def close(self) -> None:
-        """Nothing."""
+        """There is nothing to close."""
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The one resumable loop behind everything that trains: pretraining, linear classifiers over images, detection.
 
-It continues from the newest whole state, takes step after step, saves on schedule, and stops on a signal after the
+It resumes from the newest intact state, takes step after step, saves on schedule, and stops on a signal after the
 current step. Several processes that share the work save and stop at the same step.
 """
 
@@ -21,7 +21,7 @@ Batch = TypeVar("Batch")
 
 
 def newest_state(folder: Path | None, warn: Callable[[str], None]) -> Checkpoint | None:
-    """Load the newest whole checkpoint of a folder, if any, and warn about damaged ones.
+    """Load the newest intact checkpoint of a folder, if any, and warn about damaged ones.
 
     Every process calls this; none continues before all have read, so that the first may write again.
     """
@@ -103,7 +103,7 @@ class ResumableLoop(Generic[Batch]):
         stopped_by, now, largest, smallest = distributed.all_reduce_max([stopped_by, due, mark, -mark])
         if largest != -smallest:
             raise ProcessError(
-                f"the processes of the run are not in step: at step {self._done} they used different partitions. Check "
+                f"the processes of the run are out of step: at step {self._done} they used different partitions. Check "
                 "that all of them run the same version of CARP and of torch."
             )
         return stopped_by, bool(now)
@@ -117,6 +117,6 @@ class ResumableLoop(Generic[Batch]):
             self._save()
 
     def _interrupted(self, number: int) -> Interrupted:
-        kept = "everything is saved. Run the same command to continue." if self.save else "nothing was kept."
+        kept = "everything is saved. Rerun the same command to resume." if self.save else "nothing was kept."
         place = self.describe(self._done, self.last_step)
         return Interrupted(f"stopped by {signal.Signals(number).name} after {place}; {kept}", number)

@@ -1,4 +1,4 @@
-"""The folder of a run: what it contains, whether it may be continued, and how to read it.
+"""The folder of a run: what it contains, whether it can be resumed, and how to read it.
 
 config.yaml      the resolved configuration
 run.json         command, versions, seed, git state, data
@@ -104,7 +104,7 @@ def open_run(folder: Path | str) -> Run:
 
 
 def config_of(folder: Path | None) -> Config | None:
-    """Return the configuration of a run that has a checkpoint; None if there is no such run to continue."""
+    """Return the configuration of a run that has a checkpoint; None if there is no such run to resume."""
     if folder is None or not list_checkpoints(folder / "checkpoints"):
         return None
     return open_run(folder).config
@@ -149,7 +149,7 @@ def _refuse_other_settings(folder: Path, changed: dict[str, str]) -> None:
     why = f" {' and '.join(logged)} must not change, because they decide the lines of metrics.jsonl." if logged else ""
     raise CheckpointError(
         f"{folder} belongs to a run with other settings ({'; '.join(f'{k}: {v}' for k, v in changed.items())}). "
-        f"Use another --out, or the same settings to continue it.{why}"
+        f"Use another --out, or the same settings to resume it.{why}"
     )
 
 
@@ -162,7 +162,7 @@ def _refuse_other_images(folder: Path, before: dict[str, Any], source: Source) -
     moved = f" (then {before['name']})" if before["name"] != source.name else ""
     raise CheckpointError(
         f"{folder} belongs to a run on other images: {source.name}{moved} has {count}. "
-        f"Restore the images to continue, or use another --out to start a new run.{_bad_images(folder)}"
+        f"Restore the images to resume, or use another --out to start a new run.{_bad_images(folder)}"
     )
 
 
@@ -198,7 +198,7 @@ def locked(folder: Path) -> Iterator[None]:
             stack.enter_context(held(folder / "lock"))
         except LockHeldError as holder:
             raise CheckpointError(
-                f"another process is training in {folder}: {holder}. Wait for it, end it, or use another --out."
+                f"another process is training in {folder}: {holder}. Wait for it, stop it, or use another --out."
             ) from None
         except OSError as error:
             raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error

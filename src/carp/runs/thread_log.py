@@ -1,7 +1,7 @@
 """`threads.jsonl`: the number of threads of every step of a run, one line per change.
 
 Sums over threads are rounded in another order when their number changes, so the number is part of a run's state. Every
-change is on disk before the step that it affects. A continued run repeats the recorded numbers, then goes on choosing.
+change is on disk before the step that it affects. A resumed run repeats the recorded numbers, then chooses new ones.
 """
 
 import json
@@ -28,13 +28,13 @@ class RunThreads:
 
     Args:
         folder: The run folder.
-        step: The step that the run begins or continues with.
+        step: The step that the run starts or resumes at.
         threads: A fixed number, or None to find the best one.
         most: The largest number to try.
         recorded: The number that the checkpoint was saved with, if any.
         writes: Whether this process writes the record.
         announce: Called with a line when the number changes for good.
-        warn: Called with a line when a continued run cannot use its recorded number.
+        warn: Called with a line when a resumed run cannot use its recorded number.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RunThreads:
         self.current = self._settled = threads or min(began or most, most)
         if began not in {None, self.current}:
             warn(
-                f"this run was saved with {counted(began or 0, 'thread')} and continues with "
+                f"this run was saved with {counted(began or 0, 'thread')} and resumes with "
                 f"{counted(self.current, 'thread')}: the result will differ in rounding."
             )
         if not past or past[-1].threads != self.current:

@@ -69,7 +69,7 @@ class Training:
         self.course = Course(self.model.student.encoder)
         self.diagnosis: Diagnosis | None = None
         self.shown = Verdict.TOO_EARLY  # the last verdict that was printed
-        saved = self._continue()
+        saved = self._resume()
         self.threads = self._run_threads(saved.get("torch_threads"))
         self.log = (RunLog if distributed.is_first() else SilentLog)(
             folder,
@@ -142,13 +142,14 @@ class Training:
         point = Checkpoint(self.step, tensors, state)
         checkpoints.save(self.checkpoints, point, keep=self.config.keep_checkpoints)
 
-    def _continue(self) -> dict[str, Any]:
+    def _resume(self) -> dict[str, Any]:
         """Load the newest whole checkpoint, if any, and return its state."""
         point = newest_state(self.checkpoints, self.display.warn)
         if point is None:
             if checkpoints.list_checkpoints(self.checkpoints):
                 raise CheckpointError(
-                    f"no checkpoint in {self.checkpoints} is whole. Remove that folder to start again from step 0."
+                    f"none of the checkpoints in {self.checkpoints} is intact. "
+                    "Remove that folder to start again from step 0."
                 )
             return {}
         self.step = point.step
@@ -160,11 +161,11 @@ class Training:
         self.model.load_state_dict(module)
         moments = {k.removeprefix("optimiser."): v for k, v in tensors.items() if k.startswith("optimiser.")}
         load_optimiser_tensors(self.optimiser, self.model, moments)
-        self.display.say(f"continuing at step {self.step} of {self.schedules.num_steps}")
+        self.display.say(f"resuming at step {self.step} of {self.schedules.num_steps}")
         before, now = point.state.get("processes", 1), distributed.world_size()
         if before != now:
             self.display.warn(
-                f"this run was saved with {before} process{'es' if before > 1 else ''} and continues with {now}: the "
+                f"this run was saved with {before} process{'es' if before > 1 else ''} and resumes with {now}: the "
                 "result will differ in rounding."
             )
         return point.state

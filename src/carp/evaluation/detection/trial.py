@@ -68,7 +68,7 @@ class Trial:
                 momentum=self.schedule.momentum,
             )
             ResumableLoop(
-                first_step=self._continue(),
+                first_step=self._resume(),
                 last_step=self.schedule.iterations,
                 batches=self._batches,
                 step=self._step,
@@ -100,7 +100,7 @@ class Trial:
         torch.autograd.backward(loss)
         self.optimiser.step()
 
-    def _continue(self) -> int:
+    def _resume(self) -> int:
         """Restore the newest saved state and return its number of steps."""
         found = newest_state(self.state, self.warn)
         if found is None:

@@ -77,7 +77,7 @@ def detection(
         seed: Seed of everything random.
         workers: Processes that decode images; 0 decodes them in the main process.
         device: Where to train; the CPU if None.
-        state: A folder that keeps the state, so that the same call continues; the results are the same to the bit on
+        state: A folder that keeps the state, so that the same call resumes; the results are the same to the bit on
             a CPU. Of a trial that is over only the numbers stay.
         save_seconds: Time between two saves.
         progress: Called with what is done; returns a function to be called with (done, all).

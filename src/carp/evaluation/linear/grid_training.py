@@ -110,7 +110,7 @@ class Training:
         """Continue from the newest saved state and train to the end."""
         with self.encode.frozen():
             ResumableLoop(
-                first_step=self._continue(),
+                first_step=self._resume(),
                 last_step=self.epochs * self.crops.steps_per_epoch,
                 batches=self.crops.batches,
                 step=self._step,
@@ -143,7 +143,7 @@ class Training:
             y_B, is_held_B = (torch.from_numpy(values[indices]).to(device) for values in (self.label_of, self.is_held))
             self.grids.step(x_BF, y_B, is_held_B, lr_factor=cosine(self.epochs)(batch.epoch))
 
-    def _continue(self) -> int:
+    def _resume(self) -> int:
         """Restore the newest saved state and return its number of steps."""
         found = newest_state(self.state, self.warn)
         if found is None:

@@ -94,8 +94,8 @@ def linear_on_images(
         batch_size: Images per step.
         held_out: Share of every class that selects the classifier.
         seed: Seed of the initial weights, the order, the crops and the images held out.
-        weights_hash: Identifies the encoder, so that a state is only continued with the encoder that it belongs to.
-        state: A folder that keeps the state, so that the same call continues after an interruption; the results are
+        weights_hash: Identifies the encoder, so that a state is only resumed with the encoder that it belongs to.
+        state: A folder that keeps the state, so that the same call resumes after an interruption; the results are
             the same to the last bit (with as many threads). Remove it once the result is stored.
         save_seconds: Time between two saves.
         predict: Also return a prediction for every test image.
@@ -113,7 +113,7 @@ def linear_on_images(
     images = _images_of_rows(indices, len(train), source)
     chooses = choose_held_out(labels, held_out, seed)
     if state is not None and not weights_hash:
-        raise ConfigError("a state needs weights_hash: otherwise it could be continued with another encoder.")
+        raise ConfigError("a state needs weights_hash: otherwise it could be resumed with another encoder.")
 
     both = TwoGrids(own_classifiers(classifiers), train.shape[1], num_classes, seed=seed, device=device)
     crops = Crops(

@@ -21,8 +21,8 @@ class CopiesSettings(Settings):
 
     distractors: str | Path | None = Field(None, description="Further images in the database that are not originals.")
     whiten: str | Path | None = Field(None, description="Other images to learn a whitening from.")
-    side: int = Field(320, ge=1, description="Images are stretched to a square with this side in pixels.")
-    depth: int | None = Field(20, ge=1, description="How many results per query count. None is all.")
+    side: int = Field(320, ge=1, description="Images are stretched to a square with sides of this length, in pixels.")
+    depth: int | None = Field(20, ge=1, description="Number of results per query that count; None counts all.")
 
 
 class Copies(Protocol[CopiesSettings]):

@@ -30,7 +30,7 @@ class DetectionSettings(Settings):
     iterations: int = Field(24_000, gt=0, description="Steps per trial.")
     batch_size: int = Field(16, gt=0, description="Images per step.")
     trials: int = Field(
-        5, gt=0, description="How often to train, each time with other new layers, another order and other samples."
+        5, gt=0, description="How many times to train, each time with different new layers, order and samples."
     )
     lr: float = Field(0.02, gt=0, description="Learning rate.")
     lr_drops: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
@@ -38,18 +38,18 @@ class DetectionSettings(Settings):
     )
     warmup: int = Field(100, ge=0, description="Iterations of linear warm-up.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD.")
-    weight_decay: float = Field(1e-4, ge=0, description="Weight decay of all parameters but those of batch norm.")
+    weight_decay: float = Field(1e-4, ge=0, description="Weight decay of all parameters except those of batch norm.")
     sizes: tuple[Pixels, ...] = Field(
         (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800),
         min_length=1,
-        description="The shorter side of a training image is one of these, in pixels.",
+        description="Possible lengths of the shorter side of a training image, in pixels.",
     )
-    max_size: int = Field(1333, gt=0, description="The longer side is at most this.")
-    test_size: int = Field(800, gt=0, description="The shorter side of a test image.")
+    max_size: int = Field(1333, gt=0, description="Maximum length of the longer side, in pixels.")
+    test_size: int = Field(800, gt=0, description="Length of the shorter side of a test image, in pixels.")
     anchor_sizes: tuple[Pixels, ...] = Field(
         (32, 64, 128, 256, 512), min_length=1, description="Sides of the squares that proposals start from."
     )
-    seed: int = Field(0, description="Seed of everything random.")
+    seed: int = Field(0, description="Seed of all random choices.")
     workers: int = Field(2, ge=0, description="Processes that decode images; 0 decodes them in the main process.")
     train: tuple[str, ...] = Field(_TRAIN, min_length=1, description="Parts to train on, each YEAR:LIST.")
     test: tuple[str, ...] = Field(_TEST, min_length=1, description="Parts to test on, each YEAR:LIST.")
@@ -66,7 +66,7 @@ class Detection(Protocol[DetectionSettings]):
     headline = r"ap(50|75)?"
 
     def run(self, data: "Openable", test: None, work: "Workspace") -> "Result":  # noqa: ARG002 - a setting
-        """Train and test a detector, several times; an interrupted run continues."""
+        """Train and test a detector several times; an interrupted run resumes."""
         from carp.compute import distributed
         from carp.compute.device import choose_device
         from carp.encoders.exports import open_exportable

@@ -20,9 +20,9 @@ class FewShotSettings(Settings):
     shots: tuple[Shots, ...] = Field(
         (1, 2, 4, 8, 16, "full"),
         min_length=1,
-        description="How many images of every class to train on: numbers from 1, or full for all images.",
+        description="Number of training images per class: numbers from 1, or full for all images.",
     )
-    runs: int = Field(5, ge=1, description="How often images are drawn; values are means over the runs.")
+    runs: int = Field(5, ge=1, description="Number of times that images are drawn; values are means over these runs.")
     seed: int = Field(
         0, description="Seed of the draws, and of the initial weights and the order of a linear classifier."
     )

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 class KmeansSettings(Settings):
     """Settings of `carp eval kmeans`."""
 
-    num_clusters: int | None = Field(None, ge=1, description="Number of clusters. None is the number of classes.")
+    num_clusters: int | None = Field(None, ge=1, description="Number of clusters. Default: the number of classes.")
     iterations: int = Field(100, ge=1, description="Iterations after each start.")
     redos: int = Field(20, ge=1, description="Number of starts; faiss keeps the one with the best objective.")
     images_per_cluster: int | None = Field(
         None,
         ge=1,
-        description="Fit on at most this many images per cluster, chosen by faiss (whose own default is 256). None is "
-        "all images.",
+        description="Fit on at most this many images per cluster, chosen by faiss (whose own default is 256). "
+        "Default: all images.",
     )
     seeds: tuple[int, ...] = Field(
         (0, 1, 2), min_length=1, description="Repeat everything for each of these seeds; values are means over them."

@@ -19,11 +19,13 @@ class KnnSettings(Settings):
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (10, 20, 100, 200),
         min_length=1,
-        description="How many of the nearest images vote; one number or several. A default that is larger than the "
+        description="Number of nearest images that vote; one number or several. A default that is larger than the "
         "number of images is left out.",
     )
     temperature: float = Field(
-        0.07, gt=0, description="τ of the vote exp(similarity / τ): the smaller it is, the more the nearest count."
+        0.07,
+        gt=0,
+        description="τ of the vote exp(similarity / τ): the smaller it is, the more the nearest images count.",
     )
 
 

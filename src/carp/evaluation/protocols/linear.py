@@ -35,7 +35,10 @@ class LinearSettings(Settings):
     epochs: int = Field(100, ge=1, description="Passes over the training images.")
     batch_size: int = Field(256, ge=1, description="Images per step.")
     held_out: float = Field(
-        0.1, gt=0, lt=1, description="Share of every class in the training images that selects the classifier."
+        0.1,
+        gt=0,
+        lt=1,
+        description="Share of the training images of every class that is held out to select the classifier.",
     )
     seed: int = Field(0, description="Seed of the initial weights, the order, the crops and the images held out.")
 
@@ -88,7 +91,7 @@ class Linear(Protocol[LinearSettings]):
         chosen, count = result.details["chosen"], len(result.details["grid"])
         words = f"{chosen['optimiser']}, lr {chosen['lr']:g}, weight decay {chosen['weight_decay']:g}"
         return [
-            f"{self.name}, {result.model_name}: the best of {count} classifiers on images held out is {words}; the "
+            f"{self.name}, {result.model_name}: the best of {count} classifiers on the held-out images is {words}; the "
             "result file lists them all."
         ]
 

@@ -24,8 +24,8 @@ class RetrievalSettings(Settings):
 
     truth: str | Path | None = Field(
         None,
-        description="A published ground truth (gnd_roxford5k.pkl, or the same as JSON), or a relevance file: .csv, "
-        "with queries also .json. Default: images of the same class are relevant.",
+        description="A published ground truth (gnd_roxford5k.pkl, or the same content as JSON), or a relevance file: "
+        ".csv, with queries also .json. Default: images of the same class are relevant.",
     )
     queries: str | Path | None = Field(
         None, description="Query images. Default: every image of the database is a query for the others."

@@ -1,7 +1,7 @@
 """A labelled set for copy detection: originals as they are stored, altered copies of them, and a manifest.
 
-Every file is written atomically, and an existing file is not written again, so that an interrupted call continues where
-it stopped. `plan.json` holds what decides the files; a folder is continued only with the same plan.
+Every file is written atomically, and an existing file is not written again, so an interrupted call resumes where
+it stopped. `plan.json` holds what decides the files; a folder is resumed only with the same plan.
 """
 
 import io
@@ -123,11 +123,13 @@ def _take_folder(folder: Path, plan: dict[str, Any]) -> None:
             begun = {}
         different = next((key for key in plan if key != "data" and begun.get(key) != plan[key]), None)
         if different == "fingerprint":
-            raise DataError(f"{folder} was begun with other images than those in {plan['data']}. Give another folder.")
+            raise DataError(
+                f"{folder} was started with images other than those in {plan['data']}. Give another folder."
+            )
         if different is not None:
             raise DataError(
-                f"{folder} was begun with other settings: {different} was {begun.get(different)} and is "
-                f"{plan[different]} now. Give another folder, or the same settings to continue."
+                f"{folder} was started with other settings: {different} was {begun.get(different)} and is "
+                f"{plan[different]} now. Give another folder, or the same settings to resume."
             )
         return
     if folder.exists() and (not folder.is_dir() or not all(map(is_unfinished, folder.iterdir()))):

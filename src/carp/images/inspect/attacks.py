@@ -1,6 +1,6 @@
 """Altered copies of images, as people and machines make them: compressed, cropped, covered, rotated, printed, scanned.
 
-The random numbers of a copy are a hash of (seed, image, attack, strength), so that an interrupted run continues with
+The random numbers of a copy are a hash of (seed, image, attack, strength), so an interrupted run resumes with
 the same copies.
 """
 

@@ -130,7 +130,7 @@ class Quarantine:
         raise BadImagesError(
             f"{what}, more than max_bad_share={self._max_share:g} allows; one is {bad.place}: {bad.reason}.{listed} "
             "`carp data check` finds all of them. Remove or replace them and start again (with a new --out if the run "
-            "has a checkpoint), or raise max_bad_share to continue without them."
+            "has a checkpoint), or raise max_bad_share to resume without them."
         )
 
 

@@ -24,7 +24,7 @@ class ArraySource(Source):
 
     kind = ""
     claim_order = 10
-    label_remedy = "give a data set whose items are (image, label)"
+    label_remedy = "give a dataset whose items are (image, label)"
     unreadable: Mapping[int, Any] = MappingProxyType({})
 
     def __init__(

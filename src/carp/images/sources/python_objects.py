@@ -1,4 +1,4 @@
-"""Images from Python: a map-style data set, a list of images, pairs or paths, or an object that fetches images."""
+"""Images from Python: a map-style dataset, a list of images, pairs or paths, or an object that fetches images."""
 
 import hashlib
 import sys
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _HASHED = 16  # images that a fingerprint covers
-_LABELS = ("targets", "labels", "_labels")  # names of the labels in torchvision's data sets
+_LABELS = ("targets", "labels", "_labels")  # names of the labels in torchvision's datasets
 _SAMPLES = "_samples"  # or a list of pairs (file, label)
 _OPTIONAL = (
     *("name", "fingerprint", "labels", "classes", "groups", "window", "notes", "skipped", "label_remedy"),
@@ -72,7 +72,7 @@ class AdaptedSource(Source):
 
 
 class MapStyleSource(Source):
-    """A map-style data set as a source.
+    """A map-style dataset as a source.
 
     An item is an image, or a tuple or list that begins with the image and has the label second. An image is a PIL
     image, the path of a file, an array of bytes [H, W], [H, W, 1], [H, W, 3] or [H, W, 4], or a tensor [C, H, W] of
@@ -88,7 +88,7 @@ class MapStyleSource(Source):
     def __init__(self, dataset: MapStyle, *, name: str | None = None) -> None:
         self._dataset, self.name = dataset, name or type(dataset).__name__
         if len(dataset) == 0:
-            raise DataError(f"there are no images in {self.name}: its length is 0. Give a data set with images.")
+            raise DataError(f"there are no images in {self.name}: its length is 0. Give a dataset with images.")
 
     @classmethod
     def claims(cls, data: object) -> bool:
@@ -110,14 +110,14 @@ class MapStyleSource(Source):
             item = retrying(partial(self._dataset.__getitem__, index), self.place(index))
         except StorageError:
             raise
-        except Exception as error:  # the data set is the user's code: whatever it raises concerns this image
+        except Exception as error:  # the dataset is the user's code: whatever it raises concerns this image
             raise UnreadableImageError(self.place(index), f"{type(error).__name__}: {' '.join(str(error).split())}"
                                        ) from error  # fmt: skip
         image = item[0] if isinstance(item, tuple | list) else item
         return self._stored(image, index)
 
     def place(self, index: int) -> str:
-        """The name of the data set and the number of the image."""
+        """The name of the dataset and the number of the image."""
         return f"{self.name}[{index}]"
 
     @lazy
@@ -127,12 +127,12 @@ class MapStyleSource(Source):
 
     @lazy
     def labels(self) -> NDArray[np.int64] | None:
-        """From the data set's list of labels or else from every item; None without."""
+        """From the dataset's list of labels or else from every item; None without."""
         return self._labels_and_classes[0]
 
     @lazy
     def classes(self) -> tuple[str, ...]:
-        """The names of the classes; numbers where the data set has no names."""
+        """The names of the classes; numbers where the dataset has no names."""
         return self._labels_and_classes[1]
 
     @cached_property

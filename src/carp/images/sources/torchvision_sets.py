@@ -1,4 +1,4 @@
-"""torchvision's data sets by name: `torchvision:CIFAR10`, `torchvision:CIFAR10:test`."""
+"""torchvision's datasets by name: `torchvision:CIFAR10`, `torchvision:CIFAR10:test`."""
 
 import inspect
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ class TorchvisionSource(MapStyleSource):
 
     @classmethod
     def open(cls, data: str, how: Opening) -> "TorchvisionSource":
-        """Open a data set in the folder `root`, and download it if that is asked for."""
+        """Open a dataset in the folder `root`, and download it if that is asked for."""
         word, _, split = data.partition(":")
         name, accepted = f"{cls.kind}:{data}", inspect.signature(_class(word)).parameters
         if how.root is None:
@@ -71,7 +71,7 @@ def _class(name: str) -> Any:
     if name not in names:
         same = next((other for other in names if other.lower() == name.lower()), None)
         hint = f" Did you mean '{same}'?" if same else nearest(name, names)
-        raise DataError(f"torchvision has no data set '{name}'.{hint} Names are those of torchvision.datasets.")
+        raise DataError(f"torchvision has no dataset '{name}'.{hint} Names are those of torchvision.datasets.")
     return getattr(torchvision.datasets, name)
 
 

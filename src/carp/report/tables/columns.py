@@ -40,7 +40,7 @@ class Column:
 
     @property
     def is_headline(self) -> bool:
-        """Whether the paper's tables show it, or the literature does: mean per class on some data sets."""
+        """Whether the paper's tables show it, or the literature does: mean per class on some datasets."""
         row = BY_NAME.get(self.data)
         literature = row is not None and row.metric == "mean per-class"
         metric = self.metric.replace(_PER_CLASS, "top1") if literature else self.metric
@@ -82,12 +82,12 @@ def protocol_title(name: str) -> str:
 
 
 def in_order(columns: set[Column]) -> list[Column]:
-    """Sort columns as in the paper: by protocol, data set and measure; columns that are not in the paper come last."""
+    """Sort columns as in the paper: by protocol, dataset and measure; columns that are not in the paper come last."""
     return sorted(columns, key=_place)
 
 
 def headline_columns(columns: list[Column]) -> list[Column]:
-    """Return the columns that the paper would show; all columns of a protocol and data set that has none of them."""
+    """Return the columns that the paper would show; all columns of a protocol and dataset that has none of them."""
     with_headline = {(c.protocol, c.data) for c in columns if c.is_headline}
     return [c for c in columns if c.is_headline or (c.protocol, c.data) not in with_headline]
 

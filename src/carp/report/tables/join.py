@@ -126,7 +126,7 @@ def _notes_on_replaced(replaced: dict[tuple[str, str], list[_Replaced]]) -> list
 
 
 def _not_comparable(origin: dict[tuple[Row, Column], Source]) -> list[str]:
-    """Return a note on the protocols and data sets whose results were not measured on the same images."""
+    """Return a note on the protocols and datasets whose results were not measured on the same images."""
     measured: dict[tuple[str, str], set[str]] = {}
     for (_, column), source in origin.items():
         data = source.result.data
@@ -140,7 +140,7 @@ def _not_comparable(origin: dict[tuple[Row, Column], Source]) -> list[str]:
     if not protocols:
         return []
     which = "; ".join(f"{', '.join(names)} on {data}" for data, names in list(protocols.items())[:_FEW])
-    more = f"; and {len(protocols) - _FEW} more data sets" if len(protocols) > _FEW else ""
+    more = f"; and {len(protocols) - _FEW} more datasets" if len(protocols) > _FEW else ""
     return [
         f"{which}{more}: these results are not comparable, because they were not measured on the same images (other "
         "training or test images, or another split)."
@@ -148,7 +148,7 @@ def _not_comparable(origin: dict[tuple[Row, Column], Source]) -> list[str]:
 
 
 def with_averages(cells: Cells, rows: Sequence[Row], columns: Sequence[Column], data: Sequence[str]) -> Cells:
-    """Add the averages over data sets for the rows that have values on all of them."""
+    """Add the averages over datasets for the rows that have values on all of them."""
     added = dict(cells)
     for row in rows:
         for column in columns:

@@ -55,7 +55,7 @@ def published() -> tuple[list[Row], Cells]:
 
 
 def averaged_over() -> tuple[str, ...]:
-    """Return the data sets over which the paper averages."""
+    """Return the datasets over which the paper averages."""
     return tuple(dict.fromkeys(column.data for column in layouts()["knn-full"].columns))
 
 

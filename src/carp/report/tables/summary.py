@@ -17,7 +17,7 @@ _Cells = dict[Column, dict[str, tuple[float, float | None]]]
 
 
 def print_results(results: Sequence[Result]) -> None:
-    """Print the results on one data set in percent, with standard deviations; the best value of a row is bold.
+    """Print the results on one dataset in percent, with standard deviations; the best value of a row is bold.
 
     If there is only one protocol, all its values are shown; otherwise those that the paper's tables show.
     """

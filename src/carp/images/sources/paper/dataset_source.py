@@ -1,6 +1,6 @@
-"""The paper's data sets by name: `dataset:pets:train`, `dataset:voc07:test`, `dataset:imagenet:1%`.
+"""The paper's datasets by name: `dataset:pets:train`, `dataset:voc07:test`, `dataset:imagenet:1%`.
 
-A data set is looked for below one root, as torchvision stores it there, or as folders of classes in ROOT/NAME/train and
+A dataset is looked for below one root, as torchvision stores it there, or as folders of classes in ROOT/NAME/train and
 test. It is checked to have the numbers of images and classes in the table, so that a result under its name is
 comparable.
 """
@@ -31,7 +31,7 @@ class PaperSource(Source):
         if how.root is None:
             raise DataError(
                 f"the folder of {row.source(split)} is unknown: set root=FOLDER; `carp datasets --root FOLDER` lists "
-                "the data sets in a folder."
+                "the datasets in a folder."
             )
         return open_split(row, split, how.root, how)
 
@@ -42,7 +42,7 @@ def read_name(name: str) -> tuple[Dataset, str]:
     row = find(word)
     if row is None:
         raise DataError(
-            f"there is no data set '{word}' in the table.{nearest(word.lower(), BY_NAME)} It has {', '.join(BY_NAME)}."
+            f"there is no dataset '{word}' in the table.{nearest(word.lower(), BY_NAME)} It has {', '.join(BY_NAME)}."
         )
     splits = {"": "train", row.train.word: "train", row.test.word: "test", "train": "train", "test": "test"}
     splits |= {listed: listed for listed in row.lists}
@@ -79,7 +79,7 @@ def open_split(row: Dataset, split: str, root: Path, how: Opening) -> Source:
     ):
         if found != expected:
             raise DataError(
-                f"{name} has {found:,} {what} in {root}, not {expected:,}: it is incomplete, or not this data set. "
+                f"{name} has {found:,} {what} in {root}, not {expected:,}: it is incomplete, or not this dataset. "
                 "To use it as it is, give its folder as the data."
             )
     return source
@@ -119,7 +119,7 @@ def _class_folder(row: Dataset, split: str, root: Path) -> Path | None:
 
 
 def look(row: Dataset, root: Path) -> Presence:
-    """Look for a data set below `root`; open its smaller split and one image of it, without a download."""
+    """Look for a dataset below `root`; open its smaller split and one image of it, without a download."""
     try:
         folders = {split: _class_folder(row, split, root) for split in ("train", "test")}
         by_torchvision = _is_kept_by_torchvision(row, root)

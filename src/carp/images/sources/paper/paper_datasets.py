@@ -1,4 +1,4 @@
-"""The paper's data sets, one row each: where torchvision stores them, how large they are and what is measured on them.
+"""The paper's datasets, one row each: where torchvision stores them, how large they are and what is measured on them.
 
 `dataset:NAME:SPLIT` opens a split of a row (`dataset_source.py`). The splits are those of the authors' own evaluation;
 the numbers of images are torchvision's.
@@ -16,7 +16,7 @@ Layout = Literal["torchvision", "folders", "voc", "inaturalist"]
 
 @dataclass(frozen=True)
 class Split:
-    """A split of a data set: its authors' word for it, torchvision's arguments for it, its number of images."""
+    """A split of a dataset: its authors' word for it, torchvision's arguments for it, its number of images."""
 
     word: str
     arguments: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Dataset:
     gigabytes: float
     """To download."""
     marker: str
-    """A path below the root that exists if the data set does."""
+    """A path below the root that exists if the dataset does."""
     download: bool = True
     """Whether torchvision can download it."""
     how: str = ""
@@ -77,7 +77,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Presence:
-    """Whether a data set is in a folder: `state`, the texts that open its splits, or why it cannot be used."""
+    """Whether a dataset is in a folder: `state`, the texts that open its splits, or why it cannot be used."""
 
     state: Literal["present", "absent", "broken"]
     train: str = ""
@@ -88,7 +88,7 @@ class Presence:
 
 @dataclass(frozen=True)
 class ListedDataset:
-    """A row of the table and, if a folder was searched, whether the data set is in it."""
+    """A row of the table and, if a folder was searched, whether the dataset is in it."""
 
     dataset: Dataset
     found: Presence | None = None

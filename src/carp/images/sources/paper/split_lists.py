@@ -1,4 +1,4 @@
-"""Splits of the paper's data sets that are defined by a list, or by an annotation of every image.
+"""Splits of the paper's datasets that are defined by a list, or by an annotation of every image.
 
 VOC 2007 has several labels per image, iNaturalist 2018 lists its two splits in JSON files, and for ImageNet there are
 published lists of 1% and 10% of the training images.
@@ -73,7 +73,7 @@ def voc_split(dataset: Any, *, name: str) -> FilesSource:
     for row, file in enumerate(dataset.annotations):
         for word in _objects(Path(file)):
             if word not in number:
-                raise DataError(f"{file} has an object '{word}', not a class of VOC. Unpack the data set again.")
+                raise DataError(f"{file} has an object '{word}', not a class of VOC. Unpack the dataset again.")
             labels[row, number[word]] = 1
     files = [Path(file) for file in dataset.images]
     return FilesSource(files[0].parent, [file.name for file in files], labels, VOC_CLASSES, name=name)
@@ -84,7 +84,7 @@ def _objects(annotation: Path) -> list[str]:
     try:
         objects = ET.parse(annotation).getroot().iter("object")
     except (OSError, ET.ParseError) as error:
-        raise DataError(f"cannot read the annotation {annotation}: {error}. Unpack the data set again.") from error
+        raise DataError(f"cannot read the annotation {annotation}: {error}. Unpack the dataset again.") from error
     return [one.findtext("name", "").strip() for one in objects if one.findtext("difficult", "0").strip() != "1"]
 
 
@@ -146,5 +146,5 @@ def _all_there(paths: Sequence[str], known: Mapping[str, int], listed: Path, fol
     if missing:
         raise DataError(
             f"{len(missing):,} of the {len(paths):,} images that {listed} names are not in {folder}, the first is "
-            f"{missing[0]}. Complete the data set, or give the list of this version."
+            f"{missing[0]}. Complete the dataset, or give the list of this version."
         )
