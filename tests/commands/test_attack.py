@@ -163,5 +163,5 @@ def test_mistakes(photos: Path, tmp_path: Path, cli: Cli, words: list[str], mess
 
 def test_overlay_needs_another_image(tmp_path: Path, cli: Cli) -> None:
     one = write_images(tmp_path / "one", tiny_images(1))
-    assert_one_line(cli("data", "attack", one, "--out", tmp_path / "out"), "'overlay' needs another image")
+    assert_one_line(cli("data", "attack", one, "--out", tmp_path / "out"), "'overlay' needs a second")
     assert cli("data", "attack", one, "--out", tmp_path / "out", "--attacks", "jpeg")[0] == 0

@@ -37,7 +37,7 @@ def test_dry_run_tells_the_plan_and_creates_nothing(
     assert re.search(r"images +66 ", plan)
     assert re.search(r"classes +3\n", plan)
     assert re.search(r"steps +12 \(4 per epoch\)", plan)
-    assert float(re.search(r"memory in all +([\d.]+) GiB", plan)[1]) >= 0
+    assert float(re.search(r"memory in total +([\d.]+) GiB", plan)[1]) >= 0
     assert re.search(r"stem +small \(3×3, stride 2, no pooling\), because global_size 32 <= 64; stem=encoder", plan)
     assert re.search(r"time +about [\d.]+ s.* per step, measured over 3 steps on cpu with 1 thread", plan), plan
     assert re.search(r"best choice here +the settings as they are\n", plan), plan
@@ -50,7 +50,7 @@ def test_dry_run_with_the_default_recipe_needs_nothing_but_images(
     monkeypatch.setattr("carp.training.planning.timing._SECONDS", 0.1)
     code, out, err = cli("train", flat, "--dry-run")
     assert code == 0, err
-    assert "memory in all" in out
+    assert "memory in total" in out
     assert re.search(r"stem +the encoder's own, because global_size 160 > 64\n", out)
     assert re.search(r"warning +images are 32×32 and global_size is 160: consider --recipe small-images", out)
     assert re.search(r"time +at most .* per step, measured over 1 step of 8 images, scaled to 16, on ", out)

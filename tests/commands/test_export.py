@@ -25,7 +25,7 @@ def test_a_run(cli: Cli, run: Path, tmp_path: Path) -> None:
     assert (code, err) == (0, "")
     first, images, resize, use = text.splitlines()
     assert resize.startswith("resize: Resize(32, interpolation=BICUBIC), CenterCrop(32)")
-    assert first.startswith(f"safetensors: {out}   read back, features differ by 0.0e+00")
+    assert first.startswith(f"safetensors: {out}   verified: features differ by 0.0e+00")
     assert images == "images: 32 px, mean [0.485, 0.456, 0.406], std [0.229, 0.224, 0.225]; features: 16"
     assert use == f"use: carp.load('{out}'), or its tensors alone: safetensors.torch.load_file('{out}')"
     student = carp.load(run, "student").module.state_dict()

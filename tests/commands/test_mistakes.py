@@ -60,7 +60,7 @@ def test_a_corrupt_image_among_good_ones_is_told_and_replaced(
     bad.write_bytes(bad.read_bytes()[:500])
     code, _, err = cli("train", folder, "--recipe", recipe, "--out", tmp_path / "run", *settings)
     assert code == 0, err
-    told = f"warning: cannot read the image {bad}: image file is truncated. Another image takes its place.\n"
+    told = f"warning: cannot read the image {bad}: image file is truncated. It is replaced by another image.\n"
     assert err.count(told) == 1, err
     listed = tmp_path / "run" / "quarantine.jsonl"
     assert err.endswith(f"warning: 1 of 64 images could not be read: {listed}\n"), err

@@ -89,7 +89,7 @@ def test_bad_files_are_left_out_and_thin_images_drawn(cli: Cli, photos: Path, tm
     settings = ["--images", 5, "global_size=72", "batch_size=2"]
     code, _, err = cli("views", photos, "--out", tmp_path / "sheet.png", *settings)
     assert code == 0, err
-    assert err == f"warning: cannot read the image {photos / '000.png'}: the file is empty. It is left out.\n"
+    assert err == f"warning: cannot read the image {photos / '000.png'}: the file is empty. It is skipped.\n"
     for path in photos.iterdir():
         path.write_bytes(b"")
     code, _, err = cli("views", photos, "--out", tmp_path / "none.png", "batch_size=2")

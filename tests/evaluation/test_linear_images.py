@@ -275,7 +275,7 @@ def test_a_state_is_continued_by_the_same_call_only(case: Case, tmp_path: Path) 
     for number, changes in enumerate(calls, start=1):
         case(**{**one, **changes}, state=tmp_path)
         assert len(list(tmp_path.iterdir())) == number
-    with pytest.raises(ConfigError, match="a state needs weights_hash"):
+    with pytest.raises(ConfigError, match="weights_hash"):
         case(weights_hash="", state=tmp_path)
 
 

@@ -209,7 +209,7 @@ def test_a_users_own_features_are_not_taken_for_ours(images: Path, tmp_path: Pat
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "features.npy").write_bytes(b"mine")
-    with pytest.raises(DataError, match=r"holds other files \(features.npy\)"):
+    with pytest.raises(DataError, match=r"other files \(features.npy\)"):
         encoder().store(FolderSource(images), folder)
     assert contents(folder) == {"features.npy": b"mine"}
 

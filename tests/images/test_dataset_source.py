@@ -289,7 +289,7 @@ def test_labels_are_known_without_opening_the_images(kept: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("dataset:pet", r"there is no dataset 'pet' in the table\. Did you mean 'pets'\?"),
+        ("dataset:pet", r"no dataset 'pet'\. Did you mean 'pets'\?"),
         ("dataset:", "there is no dataset ''"),
         ("dataset:pets:valid", "pets has .* train, test, received 'valid'"),
         ("dataset:imagenet:2%", r"imagenet has .* train, test, 1%, 10%, received '2%'"),

@@ -101,8 +101,8 @@ def test_a_list_of_labels_and_names_is_taken_without_reading_an_image(name):
 @pytest.mark.parametrize(
     ("item", "reason"),
     [
-        (torch.randn(3, 8, 8), "not within 0 and 1: give images that are not normalised"),
-        (torch.full((3, 8, 8), float("nan")), "not within 0 and 1"),
+        (torch.randn(3, 8, 8), "between 0 and 1: give images that are not normalised"),
+        (torch.full((3, 8, 8), float("nan")), "not between 0 and 1"),
         (np.zeros((8, 8, 2), np.uint8), r"its shape is \[8, 8, 2\]"),
         (np.zeros((0, 8, 3), np.uint8), r"its shape is \[0, 8, 3\]"),
         (np.zeros((8, 8, 3), np.int64), "it has int64 values"),
@@ -124,7 +124,7 @@ def test_an_exception_of_the_data_set_makes_its_image_unreadable():
 
 @pytest.mark.parametrize("data", [7, {"a": 1}, iter([1]), b"bytes"])
 def test_objects_without_items_by_number_are_refused(data):
-    with pytest.raises(DataError, match=r"cannot take images from a .*: give a path"):
+    with pytest.raises(DataError, match=r"images from a .*: give a path"):
         open_source(data)
 
 
@@ -133,7 +133,7 @@ def test_a_stream_and_an_empty_data_set_are_refused():
         def __iter__(self):
             yield IMAGES[0]
 
-    with pytest.raises(DataError, match="cannot take images from a Stream"):
+    with pytest.raises(DataError, match="images from a Stream"):
         open_source(Stream())
     with pytest.raises(DataError, match="there are no images in list"):
         open_source([])

@@ -86,7 +86,7 @@ def check_folder(folder: str | Path) -> FolderCheck:
     ]
     if not found:
         raise DataError(
-            f"{root} holds nothing that CARP wrote. Give a run folder, a folder of `carp embed` or `carp index`, or "
+            f"{root} contains nothing that CARP wrote. Give a run folder, a folder of `carp embed` or `carp index`, or "
             "what `carp export` wrote."
         )
     return FolderCheck(root, found)

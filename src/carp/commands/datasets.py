@@ -19,7 +19,7 @@ def datasets(root: str | Path | None = None) -> list[ListedDataset]:
         return [ListedDataset(row) for row in DATASETS]
     folder = Path(root).expanduser()
     if not folder.is_dir():
-        raise DataError(f"--root {root} is not a folder: give the folder that holds the datasets.")
+        raise DataError(f"--root {root} is not a folder. Give the folder that contains the datasets.")
     from carp.images.sources.paper.dataset_source import look  # decodes images, which the table alone does not need
 
     return [ListedDataset(row, look(row, folder)) for row in DATASETS]

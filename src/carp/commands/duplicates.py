@@ -1,4 +1,4 @@
-"""`carp duplicates`: near-duplicates among images, for you to review. Nothing is deleted."""
+"""`carp duplicates`: near-duplicate images, grouped for you to review. Nothing is deleted."""
 
 import json
 from pathlib import Path
@@ -138,5 +138,5 @@ def _opened(folder: Path, source: Source) -> Store:
     store = open_store(folder)
     if store.origin.data["fingerprint"] != source.fingerprint:
         name = store.origin.data["name"]
-        raise DataError(f"{folder} holds the features of {name}, not of {source.name}. Give --model to embed these.")
+        raise DataError(f"{folder} contains the features of {name}, not of {source.name}. Give --model to embed these.")
     return store

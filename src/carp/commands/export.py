@@ -30,7 +30,7 @@ class Exported:
         """Path, images, resizing and use, as text."""
         mean, std = self.about["mean"], self.about["std"]
         return [
-            f"{self.format}: {self.path}   read back, features differ by {self.difference:.1e} of the largest",
+            f"{self.format}: {self.path}   verified: features differ by {self.difference:.1e} of the largest",
             f"images: {self.about['size']} px, mean {mean}, std {std}; features: {self.about['num_features']}",
             f"resize: {self.about['resize_rule']}",
             f"use: {self.use}",

@@ -1,4 +1,4 @@
-"""`carp table`: the results of models in one table, also beside the numbers of the paper."""
+"""`carp table`: the results of several models in one table, optionally next to the paper's numbers."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -138,7 +138,7 @@ def _measures(cells: Cells) -> str:
 
 def _nothing_for(wanted: Layout | None, cells: Cells) -> str:
     if wanted is None:
-        return "the result files hold no values. Run `carp eval` again."
+        return "the result files contain no values. Run `carp eval` again."
     return (
         f"the results have none of the columns of the layout '{wanted.name}' ({_measures(wanted.cells)}); "
         f"they have {_measures(cells) or 'no values'}."

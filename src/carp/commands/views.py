@@ -58,7 +58,7 @@ def views(
     if not rows:
         raise unreadable[0]
     for problem in unreadable:
-        display.warn(f"{problem} It is left out.")
+        display.warn(f"{problem} It is skipped.")
     sizes = f"2 x {config.global_size} px"
     if config.local_views:
         sizes += f" + {config.local_views} x {config.local_size} px"

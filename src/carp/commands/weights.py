@@ -1,4 +1,4 @@
-"""`carp weights`: the released weights of other methods, and what a file of weights is."""
+"""`carp weights`: the released weights of other methods, and what a weights file contains."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ class ListedWeights:
 
 @dataclass(frozen=True)
 class WeightsFile:
-    """A file of weights that was recognised."""
+    """A weights file that was recognised."""
 
     found: ForeignWeights | CarpExport
 
@@ -65,7 +65,7 @@ def weights(file: str | Path) -> WeightsFile: ...
 
 
 def weights(file: str | Path | None = None) -> list[ListedWeights] | WeightsFile:
-    """List the released weights of other methods that CARP reads, or recognise a file of weights.
+    """List the released weights of other methods that CARP reads, or recognise a weights file.
 
     Nothing in a file is ever executed.
 

@@ -104,7 +104,7 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
     if not path:
         raise ConfigError(f"{store.folder} does not record where its model {about['name']} is. Give it with --model.")
     if not model and not split_weights(path)[1].exists():
-        raise CheckpointError(f"the model {about['name']} is no longer at {path}. Give its new place with --model.")
+        raise CheckpointError(f"the model {about['name']} is no longer at {path}. Give its new path with --model.")
     options = FeatureOptions(layer=about["layer"], size=transform["size"], resize=transform["resize"], device=device)
     encoder = load_encoder(path, about["branch"] or "teacher", options)
     if encoder.hash != about["hash"]:

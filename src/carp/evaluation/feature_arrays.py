@@ -1,6 +1,6 @@
-"""Checks of the arrays that a protocol gets, features and labels, and ways to walk through them.
+"""Checks of the features and labels that a protocol gets, and ways to iterate over them.
 
-Features may be memory-mapped and larger than the memory, so they are only ever read a few megabytes at a time.
+Features may be memory-mapped and larger than memory, so they are only read a few megabytes at a time.
 
 Shapes: N images, F features, C classes.
 """
@@ -70,7 +70,7 @@ def check_classes(
     if len(unknown):
         raise DataError(
             f"{len(unknown)} of the test classes are not in the training labels, the first is {unknown[0]}. "
-            "Both parts must have the same classes."
+            "Give test images of the training classes only."
         )
     return known, asked, int(classes[-1]) + 1
 
@@ -163,7 +163,7 @@ def _single(name: str, features: Features, labels: Labels | None) -> Labels:
         )
     if found.min() < 0:
         raise DataError(
-            f"{int((found < 0).sum())} of the {name} images have no label (a negative number); leave them out."
+            f"{int((found < 0).sum())} of the {name} images have no label (a negative number). Leave them out."
         )
     return found
 

@@ -67,7 +67,10 @@ class Predictions:
             with replacing(self.path) as beside:
                 write(beside)
         except OSError as error:
-            raise DataError(f"cannot write predictions to {self.path}: {error.strerror or error}.") from error
+            raise DataError(
+                f"cannot write predictions to {self.path}: {error.strerror or error}. Give another file with "
+                "--predictions."
+            ) from error
 
     def _csv(self, path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:

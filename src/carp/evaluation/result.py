@@ -76,10 +76,12 @@ class Result:
             reason = "it is nested too deeply" if isinstance(error, RecursionError) else f"it is not JSON ({error})"
             raise DataError(f"{place} is not a result file: {reason}. {_WRITTEN_BY}.") from None
         if not isinstance(read, dict):
-            raise DataError(f"{place} is not a result file: it holds {_kind(read)}, not an object. {_WRITTEN_BY}.")
+            raise DataError(f"{place} is not a result file: it contains {_kind(read)}, not an object. {_WRITTEN_BY}.")
         schema = read.get("schema", SCHEMA)  # the first result files had none
         if schema != SCHEMA:
-            raise DataError(f"{place} has schema {schema!r}, and this CARP reads schema {SCHEMA}: update CARP.")
+            raise DataError(
+                f"{place} has schema {schema!r}, but this version of CARP reads schema {SCHEMA}. Update CARP."
+            )
         _check(read, place)
         known = {key: read[key] for key in cls.__dataclass_fields__ if key in read and key != "predicted"}
         protocol = protocol_of_result(read["protocol"])

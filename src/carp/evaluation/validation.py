@@ -89,7 +89,7 @@ class Validation:
             features = features.view(len(features), distributed.all_reduce_max([features.shape[1]])[0])
             features, indices = distributed.all_gather_rows(features), distributed.all_gather_rows(indices)
         if not len(features):
-            raise DataError(f"none of the {len(source):,} images of {source.name} can be read any more.")
+            raise DataError(f"none of the {len(source):,} images of {source.name} can be read any longer.")
         return features.numpy(), source.labels[indices.numpy()]
 
 

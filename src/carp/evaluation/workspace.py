@@ -19,7 +19,7 @@ STORES = "features"  # sub-folder: one feature store per origin
 
 
 def output_folder(model: str | Path | None, out: str | Path | None) -> Path:
-    """Where features and results go: `out`, the run's own folder, or a folder named like a file of weights, here."""
+    """Where features and results go: `out`, the run's own folder, or a folder named after the weights."""
     if out is not None or model is None:
         return Path(out or ".")
     return Path(split_weights(model)[1].name.partition(".")[0]) if is_weights(model) else Path(model)
@@ -52,7 +52,7 @@ class Workspace:
         """Open images, labelled or not."""
         if self.model is None:
             raise ConfigError(
-                f"{data} holds no stored features: also give a run folder, or give a folder that `carp embed` wrote."
+                f"{data} contains no stored features. Also give a run folder, or give a folder that `carp embed` wrote."
             )
         return open_images(data, self.model, self.options, self.display)
 

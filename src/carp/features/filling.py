@@ -65,7 +65,7 @@ def fill_store(
     store = open_store(folder)
     if store.origin.key() != origin.key():
         raise DataError(
-            f"{folder} holds other features: {_difference(store.origin, origin)}. Give another folder with --out."
+            f"{folder} contains other features: {_difference(store.origin, origin)}. Give another folder with --out."
         )
     if distributed.rank() == 0:
         _remove_parts(folder)  # left by a process that was killed after it had written the manifest
@@ -146,7 +146,7 @@ def _refuse_other_files(folder: Path) -> None:
     ours = {FEATURES, LABELS, PLACES} if any(map(is_part, found)) else set()
     others = [path.name for path in found if path.name not in ours and not is_part(path)]
     if others:
-        raise DataError(f"{folder} holds other files ({others[0]}). Give an empty or a new folder for the features.")
+        raise DataError(f"{folder} contains other files ({others[0]}). Give an empty or a new folder for the features.")
 
 
 def _difference(found: Origin, wanted: Origin) -> str:

@@ -1,4 +1,4 @@
-"""Features that are being extracted: appended to a file, with a note beside it on how far the file is complete.
+"""Features that are being extracted: appended to a file, with a note next to it that records how far it is complete.
 
 The note is written after the bytes have reached the disk, and holds their checksum. If the file is shorter than the
 note says, or its checksum differs, extraction starts again.
@@ -58,7 +58,7 @@ class PartFile:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Lock the file and continue at its end; bytes of other features or after the last note are discarded.
+        """Lock the file and resume at its end; bytes of other features or after the last note are discarded.
 
         The lock follows the file when it is renamed, and opening the file again does not release it.
         """
@@ -72,8 +72,7 @@ class PartFile:
                 fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise DataError(
-                    f"another process is writing features to {self.path.parent}. Wait until it ends, or give another "
-                    "folder."
+                    f"another process is writing features to {self.path.parent}. Wait for it, or give another folder."
                 ) from None
             if renamed and target is not None:
                 target.rename(self.path)
@@ -83,7 +82,7 @@ class PartFile:
             yield
 
     def read_note(self) -> None:
-        """Continue as the note says, if it is about these features and the bytes match its checksum."""
+        """Resume where the note says, if it is about these features and the bytes match its checksum."""
         try:
             note: dict[str, Any] = json.loads(self._note.read_text())
             if (note["key"], note["start"], note["stop"]) != (self._key, self.start, self.stop):
@@ -153,7 +152,7 @@ def join_parts(parts: Sequence[PartFile], target: Path) -> None:
     for part in parts:
         if part.done != part.stop:
             done = f"{part.done - part.start:,} of {part.stop - part.start:,} images"
-            raise DataError(f"{part.path} holds the features of {done}. Run the same command again.")
+            raise DataError(f"{part.path} contains the features of {done}. Run the same command again.")
     first, *others = parts
     file = first.file
     assert file is not None

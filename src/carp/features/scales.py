@@ -183,7 +183,7 @@ def _cut(pixels: Pixels, box: NDArray[np.float64], place: str) -> Pixels:
     left, top, right, bottom = edges.tolist()
     if right <= left or bottom <= top:
         raise DataError(
-            f"the box {box.tolist()} (left, top, right, bottom) is outside of {place}, which is {width}×{height}. "
-            "Check whether the boxes belong to images of another size."
+            f"the box {box.tolist()} (left, top, right, bottom) is outside {place}, which is {width}×{height}. "
+            "Check whether the boxes were made for images of another size."
         )
     return np.ascontiguousarray(pixels[top:bottom, left:right])

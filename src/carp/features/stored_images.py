@@ -31,9 +31,10 @@ class StoredImages:
         except StorageError:
             raise
         except CarpError as error:
-            raise DataError(f"cannot open the images {name} again: {error} Give their new place with --data.") from None
+            raise DataError(f"cannot open the images {name} again: {error} Give their new path with --data.") from None
         if source.fingerprint != self._store.origin.data["fingerprint"]:
             raise DataError(
-                f"{source.name} is not the data that the features were extracted from ({name}). Give that with --data."
+                f"{source.name} is not the data that the features were extracted from ({name}). Give the original "
+                "data with --data."
             )
         return source

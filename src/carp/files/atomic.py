@@ -1,6 +1,6 @@
 """Files that are written whole or not at all, and what a killed process leaves behind.
 
-Everything that CARP writes under a final name is first written beside it under a temporary name, synced and then
+Everything that CARP writes under a final name is first written next to it under a temporary name, synced and then
 renamed. Every process has temporary names of its own, so that two that write the same path do not disturb each other;
 the last one to finish wins. A process that is killed leaves a file or folder whose name begins with `.unfinished-`. The
 next process that writes into the folder removes it, and no command mistakes it for a user's file.
@@ -77,7 +77,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there and can be removed."""
+    """Remove a file or a folder, if it exists and can be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

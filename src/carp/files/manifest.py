@@ -56,7 +56,7 @@ class Manifest:
             return parse({**found, "files": dict(found.get("files", {}))})
         except OSError as error:
             raise DataError(
-                f"{folder} holds no {self.content} ({self.name}: {error.strerror}). Run `{self.command}` first."
+                f"{folder} contains no {self.content} ({self.name}: {error.strerror}). Run `{self.command}` first."
             ) from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             why = str(error) if type(error) is ValueError else type(error).__name__

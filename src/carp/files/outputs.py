@@ -15,7 +15,7 @@ def check_output_folder(path: str | Path, option: str = "--out") -> None:
     """Raise unless a folder can be created, or written to, at this path."""
     folder = Path(path).expanduser()
     if _exists(folder, option) and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file: give a folder with {option}.")
+        raise ConfigError(f"{folder} is a file. Give a folder with {option}.")
     _check_place(folder, folder, option)
 
 
@@ -24,7 +24,7 @@ def check_output_file(path: str | Path, option: str = "--out") -> None:
     file = Path(path).expanduser()
     if _exists(file, option):
         if file.is_dir():
-            raise ConfigError(f"{file} is a folder: give a file with {option}.")
+            raise ConfigError(f"{file} is a folder. Give a file with {option}.")
         if not os.access(file, os.W_OK):
             raise _refusal(file, "it is write-protected", option)
     _check_place(file, file.parent, option)
@@ -50,4 +50,4 @@ def _exists(path: Path, option: str) -> bool:
 
 
 def _refusal(path: Path, reason: str, option: str) -> ConfigError:
-    return ConfigError(f"cannot write {path}: {reason}. Give another place with {option}.")
+    return ConfigError(f"cannot write {path}: {reason}. Give another path with {option}.")

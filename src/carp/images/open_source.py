@@ -102,7 +102,7 @@ def _claiming(data: object) -> type[Source]:
     if is_text(data):
         raise DataError(_unclaimed(str(data)))
     raise DataError(
-        f"cannot take images from a {type(data).__name__}: give a path, an array [N, H, W, 3], or a dataset with "
+        f"cannot read images from a {type(data).__name__}: give a path, an array [N, H, W, 3], or a dataset with "
         "a length and items by number."
     )
 
@@ -115,7 +115,7 @@ def _unclaimed(text: str) -> str:
     if path.exists():
         return f"{text} is a pipe, a socket or a device: give a folder of images, or a regular file."
     if is_pattern(text):
-        return f"cannot infer the kind of {text}: give names with an ending such as .tar, or set source=KIND."
+        return f"cannot infer the kind of {text}: give names with a suffix such as .tar, or set source=KIND."
     kinds = kinds_by_word()
     prefix, colon, rest = text.partition(":")
     examples = [kind.example for kind in kinds.values() if kind.example][::-1]  # what claims most comes first
@@ -131,4 +131,4 @@ def _instead_of(file: Path) -> str:
     if suffix in _ARCHIVES:
         return "an archive: unpack it and give the folder of the images"
     kinds = [word for word, kind in kinds_by_word().items() if kind.suffixes]
-    return f"not a folder: give a folder of images, or say what it is with KIND:FILE ({', '.join(kinds)})"
+    return f"not a folder: give a folder of images, or name its kind with KIND:FILE ({', '.join(kinds)})"

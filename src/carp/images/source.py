@@ -188,7 +188,7 @@ def _register(cls: type[Source]) -> None:
     own = f"{cls.__module__}.{cls.__qualname__}"
     other = next((name for name, known in _REGISTERED.items() if known.kind == cls.kind and name != own), None)
     if cls.kind and other is not None:
-        raise TypeError(f"{own} and {other} both have the kind '{cls.kind}': give one of them another word")
+        raise TypeError(f"{own} and {other} both have the kind '{cls.kind}': rename one of them")
     _REGISTERED[own] = cls
 
 

@@ -20,7 +20,7 @@ _PUBLISHED = {
 }
 _SHOWN = 6  # names of leftovers
 _DOUBT = (
-    "all counters of batch norm are 0: converted from another library, or never trained. If it is Keras' ResNet, its "
+    "all counters of batch norm are 0: converted from another library, or never trained. If it is Keras's ResNet, its "
     "strides and eps differ: give resnet-v1:{path}"
 )
 
@@ -43,7 +43,7 @@ def describe_weights(methods: Sequence[Method]) -> str:
         "Numbers: top-1 in percent, from the paper; linear and k-NN (k = 20) on ImageNet, k-NN also as a mean of 8 "
         "sets.",
         *(f"{method.name}: {method.note}." for method in methods if method.note),
-        "`carp weights FILE` recognises a file; `carp weights NAME:FILE` reads it as one of these.",
+        "`carp weights FILE` recognises a file; `carp weights NAME:FILE` reads it as the named format.",
         "The order is not a ranking. If several names fit a file and their features differ, you must give "
         "NAME:FILE; if their features are the same, the name is only a label in results.",
     ]

@@ -1,1 +1,1 @@
-"""Find similar images by their features: index, neighbours, near-copies."""
+"""Find similar images by their features: index, neighbours, near-duplicates."""

@@ -62,7 +62,7 @@ def write_index(index: VectorIndex, store: Store, folder: Path) -> None:
     found = sorted(folder.iterdir()) if folder.is_dir() else []
     others = [path.name for path in found if path.name not in {MANIFEST, VECTORS} and not is_unfinished(path)]
     if others:
-        raise DataError(f"{folder} holds other files ({others[0]}). Give an empty or a new folder for the index.")
+        raise DataError(f"{folder} contains other files ({others[0]}). Give an empty or a new folder for the index.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder)
@@ -89,7 +89,7 @@ def open_index(folder: Path) -> tuple[VectorIndex, Store]:
     about = _read(folder)
     store = open_store(Path(os.path.normpath(folder.resolve() / about.store)))
     if store.origin.key() != about.store_key or len(store.features) != about.vectors:
-        raise DataError(f"the features {store.folder} changed since the index {folder} was built. {_AGAIN}")
+        raise DataError(f"the features {store.folder} have changed since the index {folder} was built. {_AGAIN}")
     _check_vectors(folder, about)
     try:
         index = load_faiss("an index").read_index(str(folder / VECTORS))

@@ -72,7 +72,7 @@ def find_copies(
     firsts: NDArray[np.int64] | None = None,
     progress: Progress = lambda _done, _all: None,
 ) -> Copies:
-    """Group near-copies.
+    """Group near-duplicates.
 
     Args:
         features: [M, F], may be memory-mapped.
@@ -145,7 +145,7 @@ def choose_threshold(similarities: Features) -> Threshold:
     """The threshold for copies from similarities to the nearest neighbours [M, 48], best first (see above)."""
     count, width = similarities.shape
     if count < FEW or width < FAR:
-        return _fixed(FEW_THRESHOLD, count, f"fixed, as {count} different images are too few to learn from")
+        return _fixed(FEW_THRESHOLD, count, f"fixed, because {count} different images are too few to derive it from")
     a = np.arctanh(np.clip(similarities.astype(np.float64), -_LARGEST, _LARGEST))
     near = a[:, NEAR - 1]
     beta = max(float(np.median(near - a[:, FAR - 1])) / sum(1 / j for j in range(NEAR, FAR)), 1e-9)
@@ -153,11 +153,11 @@ def choose_threshold(similarities: Features) -> Threshold:
     by_chance = count * (1 - (1 - np.exp(-margins / beta)) ** (NEAR - 1))
     low = np.flatnonzero(by_chance <= BY_CHANCE * np.arange(1, count + 1))
     if not len(low):
-        reason = "no image is nearer to another than is to be expected of different images"
+        reason = "no two images are closer than different images can be by chance"
         return Threshold(None, np.full(count, np.inf, dtype=np.float32), reason)
     limits = np.tanh(near + margins[low[-1]]).astype(np.float32)
     found, chance = int(low[-1]) + 1, expected_by_chance(a, float(margins[low[-1]]))
-    reason = f"{found:,} images have a neighbour so near, and about {chance:.1f} would be expected by chance"
+    reason = f"{found:,} images have a neighbour this close; about {chance:.1f} are expected by chance"
     return Threshold(float(np.median(limits)), limits, reason)
 
 

@@ -16,7 +16,9 @@ def unit_length(vectors: Features, what: str = "the features") -> Features:
     lengths = np.sqrt(np.einsum("mf,mf->m", vectors, vectors))
     if not np.isfinite(lengths).all():
         row = int(np.flatnonzero(~np.isfinite(lengths))[0])
-        raise DataError(f"row {row} of {what} has values that are not finite. Embed again with another encoder.")
+        raise DataError(
+            f"row {row} of {what} contains values that are not finite. Embed the images again with another encoder."
+        )
     scaled: Features = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)[:, None]
     return scaled
 

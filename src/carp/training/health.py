@@ -130,7 +130,7 @@ def _collapsed(now: Health, progress: Progress) -> Diagnosis | None:
     """All images look alike to the model."""
     if now.imbalance > 0.8:
         cause = (
-            "nearly all images take the same prototype of each block: kl_to_uniform is at "
+            "nearly all images are assigned to the same prototype of each block: kl_to_uniform is at "
             f"{now.imbalance:.0%} of its limit ln N_B."
         )
         remedy = "Raise entropy_weight, lower block_size, or raise batch_size."
@@ -229,7 +229,7 @@ def _at_risk(now: Health, progress: Progress) -> Diagnosis | None:
         ),
         (
             now.duplicate_prototypes > 0.25,
-            f"{now.duplicate_prototypes:.0%} of the prototypes have a twin.",
+            f"{now.duplicate_prototypes:.0%} of the prototypes have a duplicate.",
             "Lower num_prototypes or lr.",
         ),
         (
@@ -251,7 +251,7 @@ def _below_pixels(_: Health, progress: Progress) -> Diagnosis | None:
         return None
     return Diagnosis(
         Verdict.BELOW_PIXELS,
-        f"the encoder learns (k-NN {knn.run:.1%}, untrained {knn.untrained:.1%}), but raw pixels have "
+        f"the encoder learns (k-NN {knn.run:.1%}, untrained {knn.untrained:.1%}), but raw pixels reach "
         f"{knn.raw_pixels:.1%}.",
         "Raise epochs.",
     )

@@ -2,8 +2,8 @@
 
 A shard is K / S consecutive prototypes. The number of shards is a setting; the number of processes that hold them is
 not: one process that holds all shards computes the same as S processes with one shard each. Blocks are drawn inside
-shards. So that the same prototypes do not compete for ever, shards exchange some of them every `exchange_steps`. Rows
-move together with their teacher and their moments, so that an exchange leaves no state behind.
+shards. Shards exchange some of their prototypes every `exchange_steps`, so that any two prototypes can meet. Rows move
+together with their teacher and their moments, so that an exchange leaves no state behind.
 
 Shapes: K prototypes, D embedding, P blocks, N prototypes in a block, M moving rows.
 """

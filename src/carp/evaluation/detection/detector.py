@@ -1,7 +1,7 @@
 """Faster R-CNN on a ResNet in the C4 layout: the last stage of the encoder processes every box.
 
-Images pass the first three stages; proposals are cut from their output, 14 × 14, pass the fourth stage and, as in
-MoCo's evaluation, a batch norm more, and are averaged. All of it is fine-tuned.
+Images pass through the first three stages. Proposals, cut from their output as 14 × 14 boxes, pass through the fourth
+stage and, as in MoCo's evaluation, one more batch norm, and are averaged. All layers are fine-tuned.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def build_detector(
     lacking = [part for part in (*_STEM, *_STAGES) if not hasattr(encoder.module, part)]
     if lacking:
         raise ModelError(
-            f"detection takes ResNets of four stages: {encoder.architecture} has no {lacking[0]}. Export it for a "
+            f"detection needs a ResNet with four stages: {encoder.architecture} has no {lacking[0]}. Export it for a "
             "detection library of your choice (carp export)."
         )
     network = cast(Any, deepcopy(encoder.module)).requires_grad_(True)

@@ -1,4 +1,4 @@
-"""One trial of detection: fine-tune the detector from the step that was saved last, then look for objects."""
+"""One trial of detection: fine-tune the detector from the last saved step, then look for objects."""
 
 import math
 from collections.abc import Callable, Generator, Sequence
@@ -35,7 +35,7 @@ class Schedule:
     warmup: int
 
     def lr_at(self, step: int) -> float:
-        """A linear beginning, then a tenth at every drop."""
+        """A linear warm-up, then a tenth of the rate after every drop."""
         passed = sum(step >= round(share * self.iterations) for share in self.drops)
         begun = min(1.0, _WARMUP_FROM + (1 - _WARMUP_FROM) * step / self.warmup) if self.warmup else 1.0
         return float(self.lr * begun * 0.1**passed)
@@ -91,8 +91,8 @@ class Trial:
         loss: Tensor = sum(self.detector(images, targets).values(), torch.zeros((), device=self.device))
         if not math.isfinite(loss.item()):
             raise NonFiniteError(
-                f"detection: the loss of trial {self.number + 1}, iteration {step + 1} is {loss.item()}. Take a "
-                f"smaller lr than {self.schedule.lr}, or a longer warmup."
+                f"detection: the loss of trial {self.number + 1}, iteration {step + 1} is {loss.item()}. Use an "
+                f"lr below {self.schedule.lr}, or a longer warmup."
             )
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.lr_at(step)

@@ -98,7 +98,7 @@ def detection(
         "anchor_sizes": list(anchor_sizes),
     }
     if not any(len(image.truth.classes) for image in train):
-        raise DataError("none of the training images has a box: give images with objects (train).")
+        raise DataError("none of the training images has a box. Give images with objects (train).")
     make = partial(
         build_detector,
         encoder,
@@ -161,7 +161,7 @@ def _measured(trial: Trial, test: Sequence[Annotated], progress: Progress) -> di
     found = detect(detector, test, trial.device, progress)
     tables = average_precisions(found, [image.truth for image in test], len(VOC_CLASSES))
     if np.isnan(tables[0]).all():
-        raise DataError("none of the test images has an object to find: give other images (test).")
+        raise DataError("none of the test images has an object to find. Give other images (test).")
     values = {}
     for table, suffix in zip(tables, ("", "_area"), strict=True):
         of_overlap = np.nanmean(table[~np.isnan(table).any(axis=1)], axis=0)

@@ -64,7 +64,7 @@ def read_voc(root: Path, parts: Sequence[str]) -> list[Annotated]:
             for name in names
         ]
     if not images:
-        raise DataError(f"VOC {' and '.join(parts)} in {home} have no images.")
+        raise DataError(f"the lists of VOC {' and '.join(parts)} in {home} name no images. Unpack the dataset again.")
     return images
 
 

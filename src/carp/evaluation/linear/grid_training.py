@@ -1,4 +1,4 @@
-"""Two grids of linear classifiers on one pass of a frozen encoder over random crops, from the step that was saved last.
+"""Two grids of linear classifiers on one pass of a frozen encoder over random crops, from the last saved step.
 
 Shapes: B images of a step, S classifiers, C classes, F features.
 """
@@ -31,7 +31,7 @@ _MOST_LOST = 0.05  # share of the images that may have become unreadable since t
 
 
 class TwoGrids:
-    """The grid whose classifiers are chosen by what it did not see, and the one that sees all."""
+    """The grid that selects the settings on images it did not see, and the one that sees all images."""
 
     def __init__(
         self, classifiers: Sequence[Classifier], num_features: int, num_classes: int, *, seed: int, device: torch.device
@@ -41,19 +41,19 @@ class TwoGrids:
         )
 
     def step(self, x_BF: Tensor, y_B: Tensor, is_held_B: Tensor, *, lr_factor: float) -> None:
-        """One step of both on features [B, F]."""
+        """Train both grids on features [B, F] for one step."""
         seen_B = ~is_held_B
         if seen_B.any():  # a batch may be small
             self.choosing.step(x_BF[seen_B], y_B[seen_B], lr_factor=lr_factor)
         self.final.step(x_BF, y_B, lr_factor=lr_factor)
 
     def finite(self) -> list[bool]:
-        """Which classifiers diverged in neither."""
+        """Which classifiers have diverged in neither grid."""
         found: list[bool] = (self.choosing.finite() & self.final.finite()).tolist()
         return found
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that changes while training."""
+        """Everything that changes during training."""
         return {
             f"{name}.{key}": value
             for name, grid in (("choosing", self.choosing), ("final", self.final))
@@ -61,7 +61,7 @@ class TwoGrids:
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Put back what `state_dict` returned."""
+        """Restore what `state_dict` returned."""
         for name, value in self.state_dict().items():
             value.copy_(state[name])
 
@@ -74,7 +74,7 @@ class FrozenEncoder:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """In evaluation mode for a while."""
+        """Switch to evaluation mode within the context."""
         was_training = self._encoder.training
         self._encoder.eval()
         try:
@@ -107,7 +107,7 @@ class Training:
     _lost: dict[int, Unreadable] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Continue from the newest saved state and train to the end."""
+        """Resume from the newest saved state and train to the end."""
         with self.encode.frozen():
             ResumableLoop(
                 first_step=self._resume(),
@@ -160,7 +160,7 @@ class Training:
             save(self.state, Checkpoint(step, tensors, {}), keep=2)
 
     def _leave_out(self, unreadable: list[Unreadable]) -> None:
-        """Note images that cannot be read any more; too many are no accident."""
+        """Note images that can no longer be read; raise an error if there are too many."""
         self._lost |= {bad.index: bad for bad in unreadable}
         if len(self._lost) > max(1, _MOST_LOST * self.crops.num_images):
             raise BadImagesError(

@@ -113,7 +113,9 @@ def linear_on_images(
     images = _images_of_rows(indices, len(train), source)
     chooses = choose_held_out(labels, held_out, seed)
     if state is not None and not weights_hash:
-        raise ConfigError("a state needs weights_hash: otherwise it could be resumed with another encoder.")
+        raise ConfigError(
+            "state was given without weights_hash, so it could be resumed with another encoder. Give the hash."
+        )
 
     both = TwoGrids(own_classifiers(classifiers), train.shape[1], num_classes, seed=seed, device=device)
     crops = Crops(
@@ -176,7 +178,7 @@ def _images_of_rows(indices: NDArray[np.int64] | None, rows: int, source: Source
     images = np.arange(rows) if indices is None else np.asarray(indices, dtype=np.int64)
     if len(images) != rows or (indices is None and rows != len(source)):
         raise DataError(
-            f"every row of the training features needs its image: there are {rows} rows, and "
+            f"every row of the training features needs its image: received {rows} rows and "
             f"{len(source) if indices is None else len(images)} images of {source.name}."
         )
     if len(np.unique(images)) != rows or images.min() < 0 or images.max() >= len(source):

@@ -42,18 +42,20 @@ def read_copies(folder: Path) -> CopySet:
     if (folder / _ORIGINALS).is_dir():
         return _read_copydays(folder)
     raise DataError(
-        f"{folder} holds no copies: give the folder of Copydays (with '{_ORIGINALS}' and 'strong'), or one that "
+        f"{folder} contains no copies. Give the folder of Copydays (with '{_ORIGINALS}' and 'strong'), or one that "
         "`carp data attack` made."
     )
 
 
 def _read_copydays(folder: Path) -> CopySet:
-    """`original`, `strong`, `jpegqual/3` …, `crops/10` …: those that are there; the first four digits are common."""
+    """The existing folders among `original`, `strong`, `jpegqual/3` … and `crops/10` …; names share four digits."""
     originals = _images(folder / _ORIGINALS)
     places: dict[str, int] = {}
     for place, name in enumerate(originals):
         if places.setdefault(name[:_PREFIX], place) != place:
-            raise DataError(f"{folder / _ORIGINALS} has two originals that begin with '{name[:_PREFIX]}': remove one.")
+            raise DataError(
+                f"{folder / _ORIGINALS} has two originals that begin with '{name[:_PREFIX]}'. Remove one of them."
+            )
     copies = []
     for block, attack in _BLOCKS.items():
         root = folder / block

@@ -102,8 +102,8 @@ def check_judged(judged: Sequence[Judged], num_queries: int, num_images: int) ->
     """Raise an error unless every query is judged, and only images of the database are named."""
     if len(judged) != num_queries:
         raise DataError(
-            f"the ground truth is about {len(judged):,} queries, but there are features of {num_queries:,}. "
-            "Both must be of the same set."
+            f"the ground truth has {len(judged):,} queries, but there are features of {num_queries:,}. "
+            "Give both for the same dataset."
         )
     for query in range(num_queries):
         for what, found in (("positives", judged[query].positives), ("junk", judged[query].junk)):
@@ -111,5 +111,5 @@ def check_judged(judged: Sequence[Judged], num_queries: int, num_images: int) ->
                 wrong = int(found.max()) if int(found.max()) >= num_images else int(found.min())
                 raise DataError(
                     f"the {what} of query {query} name image {wrong}, but the database has {num_images:,} images, "
-                    "counted from 0. Both must be of the same set."
+                    "counted from 0. Give both for the same dataset."
                 )

@@ -37,7 +37,7 @@ def retrieval(
     """Rank the database [M, F] for every query [Q, F] and compare with the ground truth.
 
     Args:
-        queries: Features of the queries, cut to their boxes.
+        queries: Features of the queries, cropped to their boxes.
         database: Features of the images that are searched.
         truth: For every level, the judged images of every query.
         ks: Depths at which the precision is measured.
@@ -48,7 +48,7 @@ def retrieval(
         that have none are left out. The details hold how many these are, and the average precision of every query.
     """
     if not truth:
-        raise DataError("the ground truth has no levels.")
+        raise DataError("the ground truth has no levels. Give at least one.")
     check_features(queries=queries, database=database)
     for judged in truth.values():
         check_judged(judged, len(queries), len(database))
@@ -68,7 +68,9 @@ def retrieval(
         if counted:
             values |= {f"{n}{ending}": float(v) for n, v in zip(names, np.mean(counted, axis=0), strict=True)}
     if not values:
-        raise DataError("no query has a relevant image in the database. Is the ground truth that of these images?")
+        raise DataError(
+            "no query has a relevant image in the database. Check that the ground truth belongs to these images."
+        )
     settings = {
         "queries": len(queries),
         "database": len(database),

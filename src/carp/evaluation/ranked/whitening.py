@@ -50,7 +50,7 @@ def fit_whitening(features: Features) -> Whitening:
     """Learn a whitening from the features [N, F] of a set that is not evaluated; keep all axes that have variance."""
     check_features(whitening=features)
     if len(features) < 2:
-        raise DataError(f"whitening is learned from at least 2 images, received {len(features)}.")
+        raise DataError(f"whitening needs at least 2 images to learn from, received {len(features)}. Give more images.")
     lengths, width = norms(features, "whitening"), features.shape[1]
     total, squares = np.zeros(width), np.zeros((width, width))
     for start, stop in spans(features):

@@ -83,9 +83,9 @@ def retrying(read: Callable[[], T], place: object) -> T:
                 _outage.give_up()
                 seconds = monotonic() - started
                 raise StorageError(
-                    f"cannot read {place}: {reason}. Gave up after {seconds:.0f} s: the storage or the network fails, "
-                    "so no image was marked as bad. Run the same command again when it works; finished work is kept. "
-                    "If only this file fails, restore or remove it."
+                    f"cannot read {place}: {reason}. Gave up after {seconds:.0f} s: the storage or the network is "
+                    "failing, so no image was marked as bad. Rerun the same command once it works; finished work is "
+                    "kept. If only this file fails, restore or remove it."
                 ) from error
             if left == TRIES - 1:
                 _outage.warn(f"cannot read {place}: {reason}. Retrying up to {left} times.")

@@ -51,7 +51,9 @@ def write_attack_set(
 ) -> dict[str, list[Any]]:
     """Write the set into a folder that is new, empty or begun with the same plan, and return the manifest's lists."""
     if len(source) < 2 and "overlay" in plan.attacks:
-        raise DataError(f"the attack 'overlay' needs another image, but {source.name} has one. Name other attacks.")
+        raise DataError(
+            f"the attack 'overlay' needs a second image, but {source.name} has only one. Choose other attacks."
+        )
     chosen = at_random(source, plan.limit or len(source), seed=plan.seed).indices
     written = {
         "format": _FORMAT,
@@ -108,7 +110,7 @@ def _other(source: Source, index: int, draw: float) -> Pixels:
             return read(source, other)
         except UnreadableImageError:
             continue
-    raise DataError(f"the attack 'overlay' needs a second image that can be read in {source.name}. Name other attacks.")
+    raise DataError(f"the attack 'overlay' needs a second readable image in {source.name}. Choose other attacks.")
 
 
 def _take_folder(folder: Path, plan: dict[str, Any]) -> None:
@@ -133,7 +135,9 @@ def _take_folder(folder: Path, plan: dict[str, Any]) -> None:
             )
         return
     if folder.exists() and (not folder.is_dir() or not all(map(is_unfinished, folder.iterdir()))):
-        raise DataError(f"{folder} is not empty, and no file in it is overwritten. Give a new folder with --out.")
+        raise DataError(
+            f"{folder} is not empty, and existing files are never overwritten. Give a new folder with --out."
+        )
 
     def begin() -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -160,7 +164,7 @@ def _guarded(folder: Path, write: Callable[[], object]) -> None:
         write()
     except OSError as error:
         raise DataError(
-            f"cannot write into {folder}: {error.strerror or error}. Give another folder, or make room."
+            f"cannot write into {folder}: {error.strerror or error}. Give another folder, or free some space."
         ) from error
 
 

@@ -53,7 +53,7 @@ class DataCheck:
         if found.width and found.height:
             yield f"width        {_range(found.width)} pixels"
             yield f"height       {_range(found.height)} pixels"
-        yield f"bytes        {_range(found.bytes_each)}; {found.bytes_in_all / 2**20:,.1f} MiB in all"
+        yield f"bytes        {_range(found.bytes_each)}; {found.bytes_in_all / 2**20:,.1f} MiB in total"
         yield from _listed(
             "classes", f"{len(found.classes) or 'no labels'}", [f"{n}: {c:,}" for n, c in found.classes.items()]
         )

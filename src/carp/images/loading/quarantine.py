@@ -118,7 +118,7 @@ class Quarantine:
 
     def _warn_about(self, new: list[Unreadable]) -> None:
         for bad in new[: max(0, _WARNINGS - self._warned)]:
-            self._warn(f"cannot read the image {bad.place}: {bad.reason}. Another image takes its place.")
+            self._warn(f"cannot read the image {bad.place}: {bad.reason}. It is replaced by another image.")
         if self._warned <= _WARNINGS < self._warned + len(new):
             more = f" {self._path} lists them." if self._path else ""
             self._warn(f"more images cannot be read.{more}")

@@ -135,7 +135,7 @@ def _build(root: Path, of: str, progress: Found) -> Index:
         skipped_text = "".join(f"{note[0].upper()}{note[1:]}. " for note in notes)
         raise DataError(
             f"there are no images below {root} (looked for {', '.join(sorted(SUFFIXES))}). {skipped_text}"
-            "Give the folder that holds the images."
+            "Give the folder that contains the images."
         )
     labels, classes = _labels_of(folders, counts.tolist())
     arrays = {

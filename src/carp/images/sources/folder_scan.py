@@ -18,7 +18,7 @@ from carp.images.decoding.transient import is_transient, retrying
 from carp.images.index import pack
 from carp.images.source import Found
 
-OTHER_KIND = "links that lead nowhere, pipes or devices"  # stored in indices
+OTHER_KIND = "broken links, pipes or devices"  # stored in indices
 UNKNOWN = -1
 _LOWER = np.frombuffer(bytes(range(256)).lower(), dtype=np.uint8).astype(np.uint64)
 _FRESH = 2_000_000_000  # nanoseconds: a folder that changed so recently may change again without a new mtime

@@ -83,7 +83,7 @@ class MapStyleSource(Source):
 
     kind = ""
     claim_order = 90
-    label_remedy = "let its items be (image, label)"
+    label_remedy = "return (image, label) as its items"
 
     def __init__(self, dataset: MapStyle, *, name: str | None = None) -> None:
         self._dataset, self.name = dataset, name or type(dataset).__name__
@@ -195,7 +195,7 @@ class MapStyleSource(Source):
         if np.issubdtype(pixels.dtype, np.floating):
             if not (pixels.min() >= 0 and pixels.max() <= 1):  # NaN too
                 raise UnreadableImageError(
-                    self.place(index), "its values are not within 0 and 1: give images that are not normalised"
+                    self.place(index), "its values are not between 0 and 1: give images that are not normalised"
                 )
             pixels = np.rint(pixels * 255).astype(np.uint8)
         if pixels.dtype != np.uint8:

@@ -72,7 +72,7 @@ def expand_braces(pattern: str) -> list[str]:
     if limits := _RANGE.fullmatch(inside):
         low, high = limits.groups()
         if not int(low) <= int(high) < int(low) + _MOST:
-            raise DataError(f"the range {braces.group()} in {pattern} must go upwards, over at most {_MOST:,} numbers.")
+            raise DataError(f"the range {braces.group()} in {pattern} must ascend and have at most {_MOST:,} numbers.")
         width = len(low) if low.startswith("0") or len(low) == len(high) else 0
         words = [str(number).zfill(width) for number in range(int(low), int(high) + 1)]
     elif "," in inside:

@@ -1,1 +1,1 @@
-"""Sheets and pages: views, search results, near-copies."""
+"""Sheets and pages: views, search results, near-duplicates."""

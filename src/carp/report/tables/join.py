@@ -142,8 +142,8 @@ def _not_comparable(origin: dict[tuple[Row, Column], Source]) -> list[str]:
     which = "; ".join(f"{', '.join(names)} on {data}" for data, names in list(protocols.items())[:_FEW])
     more = f"; and {len(protocols) - _FEW} more datasets" if len(protocols) > _FEW else ""
     return [
-        f"{which}{more}: these results are not comparable, because they were not measured on the same images (other "
-        "training or test images, or another split)."
+        f"{which}{more}: these results are not comparable, because they were not measured on the same images "
+        "(different training or test images, or a different split)."
     ]
 
 

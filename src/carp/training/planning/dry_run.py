@@ -52,7 +52,7 @@ def dry_run(
     yield f"memory, activations   {_gigabytes(needs.activation_bytes)}"
     yield f"memory, head          {_gigabytes(needs.head_bytes)}"
     free = memory_for_training(device)
-    yield f"memory in all         {_gigabytes(needs.total_bytes)} (estimate; {_gigabytes(free)} are free)"
+    yield f"memory in total       {_gigabytes(needs.total_bytes)} (estimate; {_gigabytes(free)} are free)"
     if problem := memory_problem(config, needs, free):
         yield f"warning               {problem}"
     if note := advice(source, config):

@@ -32,6 +32,6 @@ def _check_agreement(config: Config, source: Source) -> None:
             )
         if other != gathered[0][0]:
             raise ConfigError(
-                f"process {number} was started with other settings than process 0. Give all processes the same "
+                f"process {number} and process 0 were started with different settings. Give all processes the same "
                 "settings."
             )

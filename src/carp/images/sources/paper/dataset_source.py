@@ -42,7 +42,7 @@ def read_name(name: str) -> tuple[Dataset, str]:
     row = find(word)
     if row is None:
         raise DataError(
-            f"there is no dataset '{word}' in the table.{nearest(word.lower(), BY_NAME)} It has {', '.join(BY_NAME)}."
+            f"there is no dataset '{word}'.{nearest(word.lower(), BY_NAME)} Datasets: {', '.join(BY_NAME)}."
         )
     splits = {"": "train", row.train.word: "train", row.test.word: "test", "train": "train", "test": "test"}
     splits |= {listed: listed for listed in row.lists}

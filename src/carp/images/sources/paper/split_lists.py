@@ -73,7 +73,9 @@ def voc_split(dataset: Any, *, name: str) -> FilesSource:
     for row, file in enumerate(dataset.annotations):
         for word in _objects(Path(file)):
             if word not in number:
-                raise DataError(f"{file} has an object '{word}', not a class of VOC. Unpack the dataset again.")
+                raise DataError(
+                    f"{file} has an object '{word}', which is not a class of VOC. Unpack the dataset again."
+                )
             labels[row, number[word]] = 1
     files = [Path(file) for file in dataset.images]
     return FilesSource(files[0].parent, [file.name for file in files], labels, VOC_CLASSES, name=name)
