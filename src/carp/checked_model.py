@@ -1,4 +1,4 @@
-"""Settings that are checked when they are made: the base of every settings model but the configuration of a run."""
+"""Settings that are checked when they are made: the base of every settings model except the configuration of a run."""
 
 from typing import Any, Self
 

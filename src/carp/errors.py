@@ -62,7 +62,7 @@ class BadImagesError(DataError):
 
 
 class StorageError(DataError):
-    """Reading failed again and again for a reason that lies in the storage or the network, not in the data."""
+    """Reading failed repeatedly because of the storage or the network, not because of the data."""
 
     exit_code = 7
 
@@ -82,7 +82,7 @@ class Interrupted(CarpError):  # noqa: N818 - not a mistake: a signal asked the 
 
 
 class CarpWarning(UserWarning):
-    """Something that deserves attention and is no error; on the command line it is one line."""
+    """Something that deserves attention but is not an error; one line on the command line."""
 
 
 _SHORT = reprlib.Repr()

@@ -36,7 +36,7 @@ def test_few_images_have_few_dimensions() -> None:
     assert fit_whitening(features).dimensions == 5
     with pytest.raises(DataError, match="the same features"):
         fit_whitening(np.ones((5, 3), dtype=np.float32))
-    with pytest.raises(DataError, match="at least 2 images .*received 1"):
+    with pytest.raises(DataError, match=r"at least 2 images .*received 1"):
         fit_whitening(features[:1])
 
 

@@ -1,1 +1,1 @@
-"""One command, one file, one keyword-only function that Python calls too."""
+"""One file per command, each with one function that Python code can call too."""

@@ -23,7 +23,7 @@ class Attacked:
         originals: The number of originals.
         copies: The number of copies.
         unreadable: One line for each image that cannot be read and was left out.
-        sheet: The PNG, if one was asked for.
+        sheet: The PNG, if one was requested.
     """
 
     folder: Path

@@ -98,4 +98,4 @@ class QuarantineSettings(Settings):
 
 
 class LoaderSettings(QuarantineSettings, DecodingSettings, DeviceSettings, ViewSettings, DataSettings, BatchSettings):
-    """What turns a source into batches of views."""
+    """Everything needed to turn a source into batches of views."""

@@ -14,14 +14,14 @@ _OTHER_TITLES = {
     "voc0712": "VOC07+12",
     AVERAGE: "Average",
 }
-_OWN = "(own data)"  # behind the name of a folder that is called like a published dataset
+_OWN = "(own data)"  # follows the name of a folder that has the name of a published dataset
 _PARTS = frozenset({"train", "trainval", "val", "valid", "validation", "test"})
 
 
 def name_of_data(data: Mapping[str, Any]) -> str:
     """The short name of the data of a result.
 
-    Only two kinds of data have the name of a published set, and so a place beside published numbers: `dataset:NAME`,
+    Only two kinds of data have the name of a published set, and so a place next to published numbers: `dataset:NAME`,
     whose sizes were checked when it was opened, and data that a protocol named itself after it had checked the sizes
     (`data.name`). A folder is called by its own name; if that is the name of a published set, it is marked.
     """
@@ -37,7 +37,7 @@ def name_of_data(data: Mapping[str, Any]) -> str:
 
 
 def without_mark(name: str) -> str:
-    """The name without the mark of a folder that is called like a published dataset."""
+    """The name without the mark of a folder that has the name of a published dataset."""
     return name.removesuffix(_OWN).strip()
 
 

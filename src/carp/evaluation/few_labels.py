@@ -1,7 +1,8 @@
 """Few-shot classification as in the paper's appendix: n labelled images per class, several draws.
 
-Sets with several labels per image (VOC07): a linear support vector machine per class, as in the low-shot protocol of
-PCL, which the paper follows. Sets with one label per image (iNaturalist 2018): a linear classifier, 20 epochs of SGD.
+Datasets with several labels per image (VOC07): one linear support vector machine per class, as in the low-shot protocol
+of PCL, which the paper follows. Datasets with one label per image (iNaturalist 2018): a linear classifier, 20 epochs of
+SGD.
 
 Shapes: N images, F features, C classes.
 """
@@ -62,7 +63,7 @@ def few_shot(
         test: Test features.
         test_labels: Their classes.
         shots: How many images of every class; numbers from 1, or `full`.
-        runs: How often images are drawn; values are means over the runs.
+        runs: Number of times that images are drawn; values are means over these runs.
         seed: Seed of the draws, and of the initial weights and the order of a linear classifier.
         predict: Also return a prediction for every test image in every run; for one label per image only.
         progress: Called with (draws done, all).
@@ -142,7 +143,7 @@ class _Linear:
 
 
 class _SupportVectorMachines:
-    """A linear support vector machine per class on features of length 1."""
+    """One linear support vector machine per class, on features of length 1."""
 
     settings: ClassVar[dict[str, Any]] = {"classifier": "svm", "cost": _COST, "positive_weight": _POSITIVE_WEIGHT}
 

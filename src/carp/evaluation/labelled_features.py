@@ -1,4 +1,4 @@
-"""Features with labels, as a protocol gets them: a training part, and a test part or one of the ways to do without."""
+"""Features with labels, as a protocol gets them: a training part, and a test part or a substitute for it."""
 
 from dataclasses import dataclass, replace
 
@@ -64,7 +64,7 @@ def labelled_features(store: Store, source: Source | None, origin: Origin | None
 
 
 def without_test_images(train: LabelledFeatures, way: WithoutTest) -> tuple[LabelledFeatures, LabelledFeatures | None]:
-    """Training and test part where no test images were given (docs/protocols.md); None is to leave one out."""
+    """Training and test part if no test images were given (docs/protocols.md); None means leave-one-out."""
     if way == "leave one out":
         return train, None
     if way == "the same images":

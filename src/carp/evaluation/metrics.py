@@ -86,7 +86,7 @@ def interpolated_precision(
         num_positives: Positives in all.
 
     Returns:
-        The area below the curve, and the precision at the recalls 0, 0.1, … 1; 0 where that recall is not reached.
+        The area under the curve, and the precision at the recalls 0, 0.1, … 1; 0 where that recall is not reached.
     """
     recall, precision = found / num_positives, found / retrieved
     best = np.maximum.accumulate(precision[::-1])[::-1]

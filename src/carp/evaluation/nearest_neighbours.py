@@ -4,7 +4,7 @@ The similarity is the cosine; each of the k nearest images of the bank votes for
 One pass over the bank serves all k. Among equally similar images, the first in the bank counts as nearer; among classes
 with equal votes, the one with the lower number wins; a class without a vote is never predicted.
 
-The bank may be larger than the memory: it is read once, in parts, and each part is compared with a few hundred
+The bank may be larger than memory: it is read once, in parts, and each part is compared with a few hundred
 queries at a time; only the k largest similarities of every query are kept. Under torchrun every process answers a share
 of the queries, and all processes get all answers.
 
@@ -228,7 +228,7 @@ def _largest(similarity_qm: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _key(similarity: Tensor, index: Tensor) -> Tensor:
-    """Numbers that are ordered by similarity and then, falling, by index: both can be read from them."""
+    """Numbers ordered by similarity and then by descending index; both can be recovered from them."""
     bits = (similarity + 0.0).view(torch.int32)  # −0 becomes 0: they are equal
     rank = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
     return (rank << 32) + (_LAST - index)

@@ -29,7 +29,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Result:
-    """Named values (shares between 0 and 1) and what made them.
+    """Named values (shares between 0 and 1) and how they were obtained.
 
     `spread` holds, under the same names, the standard deviation of those values that are means over several runs;
     `details` holds what the values were computed from: the single runs, the classifiers of a grid, the counts of empty

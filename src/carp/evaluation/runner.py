@@ -1,4 +1,4 @@
-"""Runs protocols: opens the data, takes the features, runs each protocol, and writes the results."""
+"""Runs protocols: opens the data, obtains the features, runs each protocol, and writes the results."""
 
 import hashlib
 import json
@@ -142,7 +142,7 @@ def _take(
 
 
 def _write(result: Result, folder: Path) -> None:
-    """Write a result under a name that says what it is; other settings have another name."""
+    """Write a result under a name that describes it; results with other settings get another name."""
     identity = (result.settings, result.data["fingerprints"], result.model.get("hash"))
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     words = (without_mark(name_of_data(result.data)), result.model.get("branch", ""), digest)

@@ -100,7 +100,7 @@ def feature_batches(
     precision: Precision = "fp32",
     resize: int | None = None,
 ) -> Iterator[FeatureBatch]:
-    """Yield the features of one batch after the other, as float32 also if the encoder runs in bf16."""
+    """Yield the features batch by batch, as float32 even if the encoder runs in bf16."""
     was_training = encoder.training
     encoder.eval()
     autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")

@@ -28,7 +28,7 @@ _active: set[Path] = set()  # temporary names that this process is writing
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give the name to write a file or folder under; when the block ends well, it takes the place of `path`.
+    """Yield a temporary name for a file or folder; when the block succeeds, it replaces `path`.
 
     If the block raises, what it wrote is removed and `path` stays as it was. Devices and pipes cannot be replaced and
     are written directly; a symbolic link stays, and its target is replaced. The folder of `path` must exist.

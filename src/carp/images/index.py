@@ -1,4 +1,4 @@
-"""What a source knows of its images, as a few arrays in one file that worker processes map instead of copying.
+"""What a source knows about its images, as a few arrays in one file that worker processes map instead of copying.
 
 A million paths are one run of bytes and one array of ends, never a list of strings: reading a list changes the
 reference counts of its strings, so every worker would soon hold its own copy.

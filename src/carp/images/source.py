@@ -80,7 +80,7 @@ class Source(ABC):
         labels: One class index per image, [N]; or [N, C] where an image may show several classes, 1 for each that it
             shows. None without labels.
         classes: The names of the classes; empty without labels.
-        groups: The number of images in each shard, where images are read best shard by shard: `order.py` then shuffles
+        groups: The number of images in each shard, where images are best read shard by shard: `order.py` then shuffles
             shards, and the images of a few of them. None where any order is as good as another.
         window: The largest number of images that can be shuffled together cheaply; None for any number.
         notes: One line for each thing that was skipped when the source was opened.
@@ -126,7 +126,7 @@ class Source(ABC):
 
     @abstractmethod
     def place(self, index: int) -> str:
-        """Where an image is, for messages: a path, or something that a person can follow as well."""
+        """Where an image is, for messages: a path, or another description that a person can follow."""
 
     def short_name(self, index: int) -> str:
         """What a list calls an image: its path relative to the source, where there is one."""

@@ -1,4 +1,4 @@
-"""`carp weights` as text: the released weights that CARP reads, and what a file of weights holds."""
+"""`carp weights` as text: the released weights that CARP reads, and what a weights file contains."""
 
 import json
 from collections.abc import Sequence

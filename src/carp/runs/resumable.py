@@ -67,7 +67,7 @@ class ResumableLoop(Generic[Batch]):
     _done: int = field(init=False)
 
     def run(self) -> None:
-        """Take all steps that are left; raise `Interrupted` if a signal ends the loop before."""
+        """Take all steps that are left; raise `Interrupted` if a signal ends the loop early."""
         self._done, saved_at = self.first_step, time.monotonic()
         with StopSignal() as stop, closing(self._batches()) as batches:
             for batch in stop.until_signal(batches):

@@ -7,9 +7,9 @@ the gaps between the 16th and the 48th neighbours (median over images). So the 1
 the first may come by chance: the chance that it exceeds the 16th by x or more is 1 − (1 − exp(−x / β))¹⁵. Times the
 number of images this is how many are expected to have such a neighbour, which is compared with how many do. The margin
 is the smallest x where at most one in a hundred of them is expected by chance; if there is none, there are no copies.
-How many to expect at that margin is then counted again with the β of every image (`expected_by_chance`). Two images are
-copies if their a exceeds that of the 16th neighbour of both by the margin. So a folder with a hundred views of one
-building requires more similarity there than elsewhere.
+The expected number at that margin is then computed again with the β of every image (`expected_by_chance`). Two images
+are copies if their a exceeds that of the 16th neighbour of both by the margin. So a folder with a hundred views of one
+building requires more similarity among these views than elsewhere.
 
 Shapes: M images, F features, D dimensions, k neighbours.
 """
@@ -168,10 +168,10 @@ def expected_by_chance(a: NDArray[np.float64], margin: float) -> float:
         a: Inverse hyperbolic tangents of the similarities to the nearest neighbours [M, 48], best first.
         margin: What the first must exceed the 16th by.
 
-    β differs between images, and the sum over images is ruled by those with a large one, so that one β for all would
-    promise too few. j times the gap between the j-th neighbour and the next is exponential with mean β: 32 such gaps
-    measure the β of an image. They are joined with `_PRIOR` gaps of the middle image. With n gaps in all, of mean b, an
-    exponential variable of that unknown β exceeds x with chance (1 + x / (n b))⁻ⁿ; the first neighbour exceeds the
+    β differs between images, and the sum over images is dominated by those with a large β, so a single β for all would
+    predict too few. j times the gap between the j-th neighbour and the next is exponential with mean β: 32 such gaps
+    measure the β of an image. They are pooled with `_PRIOR` gaps of the median image. With n gaps in all, of mean b, an
+    exponential variable of that unknown β exceeds x with probability (1 + x / (n b))⁻ⁿ; the first neighbour exceeds the
     16th by the largest of 15 such variables (inclusion and exclusion).
     """
     gaps = np.arange(NEAR, FAR) * (a[:, NEAR - 1 : FAR - 1] - a[:, NEAR:FAR])

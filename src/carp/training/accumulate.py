@@ -5,8 +5,8 @@ head runs once over all embeddings, and their gradients are fed back while every
 `fast`: the mean of the micro-batches' own losses, each with its own mean assignment; one pass instead of two.
 
 Batch norm sees one micro-batch at a time in both. Its running statistics, and the teacher, are updated as if every
-micro-batch had been seen once. Where several processes share the batch, all have the same number of micro-batches, and
-those of one number are one: they pass batch norm and, when `fast`, the head together.
+micro-batch had been seen once. If several processes share the batch, all have the same number of micro-batches, and the
+i-th ones of all processes count as one: they pass through batch norm and, if `fast`, the head together.
 
 Shapes: V views, B images of the batch, D embedding, K prototypes.
 """
@@ -32,7 +32,7 @@ class MicroBatch(NamedTuple):
 
     views: Views
     images: int
-    """How many all processes have; `views` are this one's."""
+    """Number of images of all processes; `views` are those of this process."""
 
 
 class Accumulated(NamedTuple):

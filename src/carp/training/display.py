@@ -34,7 +34,7 @@ class TrainingProgress(Protocol):
         """Show a step that is done."""
 
     def knn(self, accuracies: dict[str, float], baselines: dict[str, float]) -> None:
-        """Show new k-NN accuracies beside those that they are compared with."""
+        """Show new k-NN accuracies next to those that they are compared with."""
 
 
 class TrainingDisplay(Display):

@@ -149,7 +149,7 @@ def _collapsed(now: Health, progress: Progress) -> Diagnosis | None:
 
 
 def _too_early(now: Health, progress: Progress) -> Diagnosis | None:
-    """Nothing can be said in the first steps, and until there is progress or enough steps to miss it."""
+    """It is too early to judge the first steps, or a run that has made no progress in a few steps."""
     enough = progress.steps >= (_FIRST_STEPS if _has_gained(now, progress) else _ENOUGH_STEPS)
     if enough:
         return None
@@ -245,7 +245,7 @@ def _at_risk(now: Health, progress: Progress) -> Diagnosis | None:
 
 
 def _below_pixels(_: Health, progress: Progress) -> Diagnosis | None:
-    """The run learns, but comparing the pixels themselves still gives more."""
+    """The run learns, but comparing the pixels themselves still works better."""
     knn = progress.knn
     if knn is None or knn.run >= knn.raw_pixels:
         return None
@@ -294,7 +294,7 @@ def _distance(share: float) -> str:
 def _agreement(z_VBD: Tensor) -> tuple[float, float]:
     """Chance that a view is nearer to the other view of its image than to another image's, and its standard error.
 
-    Of embeddings less their mean, so that 0.5 is chance even when all of them point the same way.
+    The mean is subtracted from the embeddings, so that 0.5 is chance even if all of them point the same way.
     """
     if z_VBD.shape[1] < 2:  # nothing to compare with
         return 0.5, 0.5

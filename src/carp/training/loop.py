@@ -83,7 +83,7 @@ class Training:
         self.stepper = Stepper(self.model, self.optimiser, self.schedules, config, device)
 
     def run(self, validate: Validate | None = None) -> None:
-        """Train to the end; raise if a signal, a collapse or a number that is not finite ends the run before."""
+        """Train to the end; raise if a signal, a collapse or a number that is not finite ends the run early."""
         last_step = self.schedules.num_steps
         if validate and not self.course.baselines:
             self._measure_baselines(validate)

@@ -109,7 +109,7 @@ def _has_rows(name: str, tensor: Tensor) -> bool:
 
 
 def mean_over_shards(health: Health) -> Health:
-    """Average measurements over the shards; duplicate prototypes are searched inside each process's own only."""
+    """Average measurements over the shards; a process looks for duplicates only among its own prototypes."""
     shares = torch.tensor([health.prototypes_used, health.duplicate_prototypes], dtype=torch.float64)
     distributed.all_reduce_sum([shares])
     used, duplicate = cast(list[float], (shares / distributed.world_size()).tolist())

@@ -1,6 +1,7 @@
 """One optimiser step: views → embeddings → loss → gradients → check → move → teacher follows.
 
-Of several processes each has its part of the images; gradients travel once, when all of them are there.
+If there are several processes, each has its share of the images; gradients are exchanged once, when all of them have
+been computed.
 
 Shapes: V views, B images, D embedding.
 """
@@ -114,9 +115,10 @@ class Stepper:
         return partition_PN.to(self.device)
 
     def _add_up(self, gradients: list[Tensor]) -> Tensor:
-        """Sum the gradients over processes, average the running statistics that each forms of its own images.
+        """Sum the gradients over processes, and average the running statistics of each process's own images.
 
-        Returns the norm of the whole gradient. That of a shard of prototypes is whole already, and stays where it is.
+        Returns the norm of the whole gradient. The gradient of a shard of prototypes is complete already and stays
+        where it is.
         """
         of_shard = self.model.student.assigner.directions_KD.grad if self.sharded else None
         gradients = [gradient for gradient in gradients if gradient is not of_shard]

@@ -64,28 +64,28 @@ def detection(
         test: Images with boxes to test on.
         iterations: Steps per trial.
         batch_size: Images per step.
-        trials: How often to train, each time with other new layers, another order and other samples.
+        trials: How many times to train, each time with different new layers, order and samples.
         lr: Learning rate.
         lr_drops: Shares of the iterations after which the learning rate falls to a tenth.
         warmup: Iterations of linear warm-up.
         momentum: Momentum of SGD.
-        weight_decay: Weight decay of all parameters but those of batch norm.
+        weight_decay: Weight decay of all parameters except those of batch norm.
         sizes: The shorter side of a training image is one of these.
         max_size: The longer side is at most this.
         test_size: The shorter side of a test image.
         anchor_sizes: Sides of the squares that proposals start from.
-        seed: Seed of everything random.
+        seed: Seed of all random choices.
         workers: Processes that decode images; 0 decodes them in the main process.
         device: Where to train; the CPU if None.
         state: A folder that keeps the state, so that the same call resumes; the results are the same to the bit on
-            a CPU. Of a trial that is over only the numbers stay.
+            a CPU. Only the values of finished trials are kept.
         save_seconds: Time between two saves.
         progress: Called with what is done; returns a function to be called with (done, all).
         warn: Called with one line if the state is damaged.
 
     Returns:
         `ap` (mean over overlaps of 0.5 to 0.95), `ap50` and `ap75` by VOC 2007's eleven points, as detectron2 computes
-        them; `…_area` by the area below the curve.
+        them; `…_area` by the area under the curve.
     """
     schedule = Schedule(iterations, batch_size, lr, momentum, weight_decay, tuple(lr_drops), warmup)
     settings = {

@@ -24,7 +24,7 @@ class Boxes:
     corners: Floats
     classes: NDArray[np.int64]
     scores: Floats
-    """Of detections; of objects, 1 for those marked as difficult and 0 for others."""
+    """Scores of detections; for objects, 1 if marked as difficult and 0 otherwise."""
 
 
 def average_precisions(found: Sequence[Boxes], truth: Sequence[Boxes], num_classes: int) -> tuple[Floats, Floats]:

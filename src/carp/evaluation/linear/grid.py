@@ -118,7 +118,7 @@ class LinearGrid:
         self.bias_SC.addcmul_(self._momentum_SC, lr_S1, value=-1)
 
     def _adapt(self, update_SCF: Tensor) -> None:
-        """LARS: the length of an update is in proportion to the length of the weights; biases are left alone."""
+        """LARS: the length of an update is proportional to the length of the weights; biases are not adapted."""
         if not len(self._lars):
             return
         weight_norms = torch.linalg.vector_norm(self.weight_SCF[self._lars], dim=(1, 2))
@@ -211,14 +211,14 @@ def fit(
 
 
 def cosine(epochs: int) -> Callable[[int], float]:
-    """Return a factor that falls from 1 towards 0 by a cosine, constant within an epoch, as in iBOT's protocol."""
+    """Return a factor that falls from 1 towards 0 along a cosine, constant within an epoch, as in iBOT's protocol."""
     return lambda epoch: 0.5 * (1 + math.cos(math.pi * epoch / epochs))
 
 
 def shuffled(
     features: Features, labels: Labels, rows: Rows, *, batch_size: int, seed: int
 ) -> Callable[[int], Iterator[Batch]]:
-    """Return batches of even size of these rows of stored features, in an order that depends on (seed, epoch)."""
+    """Return batches, of nearly equal size, of these rows in an order that depends on (seed, epoch)."""
 
     def batches(epoch: int) -> Iterator[Batch]:
         order = rows[np.argsort(key(seed, Purpose.GRID_ORDER, epoch, np.arange(len(rows))), kind="stable")]
@@ -228,6 +228,6 @@ def shuffled(
 
 
 def in_order(features: Features, labels: Labels, rows: Rows, *, batch_size: int = 1024) -> Iterator[Batch]:
-    """Yield these rows of stored features once, in batches of even size, with one batch in memory at a time."""
+    """Yield these rows of stored features once, in batches of nearly equal size, with one batch in memory at a time."""
     for batch in even_batches(len(rows), batch_size):
         yield tensor(features[rows[batch]]), tensor(labels[rows[batch]])

@@ -76,7 +76,8 @@ def linear_on_images(
     """Train a grid of linear classifiers on random crops of the training images, and report the best.
 
     Args:
-        train: Features [N, F] of the training images with the transform of evaluation; those held out choose.
+        train: Features [N, F] of the training images with the evaluation transform; the held-out ones select the
+            classifier.
         train_labels: Their classes.
         test: Features of the test images, by the same encoder and transform.
         test_labels: Their classes.
@@ -95,8 +96,8 @@ def linear_on_images(
         held_out: Share of every class that selects the classifier.
         seed: Seed of the initial weights, the order, the crops and the images held out.
         weights_hash: Identifies the encoder, so that a state is only resumed with the encoder that it belongs to.
-        state: A folder that keeps the state, so that the same call resumes after an interruption; the results are
-            the same to the last bit (with as many threads). Remove it once the result is stored.
+        state: A folder that keeps the state, so that the same call resumes after an interruption; the results are the
+            same bit for bit (with the same number of threads). Remove it once the result is stored.
         save_seconds: Time between two saves.
         predict: Also return a prediction for every test image.
         progress: Called with (done, all) images, counted over the epochs.

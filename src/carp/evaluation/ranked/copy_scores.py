@@ -40,7 +40,7 @@ def copy_detection(
 
     Returns:
         `map_ATTACK` for every attack, `map_ATTACK_STRENGTH` where there are several strengths, `map` over all altered
-        images, and `micro_ap`: the area below the precision-recall curve of all first results, ordered by similarity.
+        images, and `micro_ap`: the area under the precision-recall curve of all first results, ordered by similarity.
     """
     named = {"query": queries, "original": originals} | ({} if distractors is None else {"distractor": distractors})
     check_features(**named)
@@ -86,7 +86,7 @@ def _means(copies: CopySet, precisions: np.ndarray) -> dict[str, float]:
 def micro_average_precision(firsts: list[tuple[float, bool]]) -> float:
     """Precision at every right first result, all ordered by similarity, summed and divided by the number of queries.
 
-    Among equally similar ones those that are wrong come first, so that nothing is gained by chance.
+    Among equally similar results, wrong ones come first, so that nothing is gained by chance.
     """
     right = np.array([found for _, found in sorted(firsts, key=lambda first: (-first[0], first[1]))])
     precision = np.cumsum(right) / np.arange(1, len(right) + 1)

@@ -79,12 +79,12 @@ def _places(order: Indices, wanted: Indices) -> Indices:
 
 
 def trapezoid_average_precision(ranks: Indices, num_positives: int) -> float:
-    """Area below the precision-recall curve by trapezoids, as in the evaluation of Holidays, Copydays and Oxford.
+    """Area under the precision-recall curve by trapezoids, as in the evaluation of Holidays, Copydays and Oxford.
 
     Between two positives the precision goes from its value just before the later one to its value just after it;
     before anything is found it is 1. Positives that are missing in `ranks` (ascending, from 0) count as never found.
     This is not VOC's definition (`interpolated_precision` in metrics.py), which takes the best precision at this or a
-    higher recall: published numbers of retrieval follow the one, those of classification and detection the other.
+    higher recall: published retrieval numbers use the former, those of classification and detection the latter.
     """
     before = np.arange(len(ranks))
     left = np.where(ranks == 0, 1.0, before / np.maximum(ranks, 1))

@@ -44,8 +44,8 @@ def retrieval(
         whitening: Applied to all features, if given.
 
     Returns:
-        For every level `map_LEVEL` and `mp1_LEVEL`, `mp5_LEVEL` …: means over the queries that have positives; those
-        that have none are left out. The details hold how many these are, and the average precision of every query.
+        For every level `map_LEVEL` and `mp1_LEVEL`, `mp5_LEVEL` …: means over the queries that have positives; queries
+        without positives are left out. The details record their number, and the average precision of every query.
     """
     if not truth:
         raise DataError("the ground truth has no levels. Give at least one.")

@@ -2,7 +2,7 @@
 
 Pillow reads the header of every file and decodes all formats except ordinary JPEGs. These are decoded by libjpeg-turbo
 (simplejpeg), which gives the same bytes faster, and even faster at half, a quarter or an eighth of the size. No memory
-is allocated for pixels before the size in the header was compared with the limits (`decode_limits.py`).
+is allocated for pixels before the size in the header has been compared with the limits (`decode_limits.py`).
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""From an image that Pillow opened to upright RGB bytes, with little memory besides the two.
+"""From an image that Pillow opened to upright RGB bytes, with little additional memory.
 
 Colours are converted one band of rows at a time: converting a whole photograph at once needs four copies of it.
 """

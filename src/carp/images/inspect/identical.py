@@ -25,7 +25,7 @@ def digest(stored: Stored) -> bytes:
 def first_identical(
     source: Source, images: NDArray[np.int64], progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> NDArray[np.int64]:
-    """For every image, the position in `images` of the first image with the same bytes; at the latest its own."""
+    """For every image, the position in `images` of the first image with the same bytes, which may be itself."""
     firsts = np.arange(len(images))
     seen: dict[bytes, int] = {}
 

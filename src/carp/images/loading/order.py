@@ -28,8 +28,9 @@ class Order:
     """The images of every step.
 
     The order of an epoch is a permutation of all images; the last ones that do not fill a batch are left out of this
-    epoch. Images that are stored in groups (shards) and read best in sequence are permuted in windows: the groups are
-    permuted, neighbours are joined until they hold at least `window` images, and the images of a window are permuted.
+    epoch. Images that are stored in groups (shards) and are best read in sequence are permuted in windows: the groups
+    are permuted, neighbours are joined until they hold at least `window` images, and the images of a window are
+    permuted.
     """
 
     def __init__(

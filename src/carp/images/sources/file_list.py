@@ -121,7 +121,7 @@ def _entries(file: Path, lines: Iterable[str]) -> Iterator[_Entry]:
 
 
 def _from_text(file: Path, lines: Iterable[str]) -> Iterator[_Entry]:
-    """One path per line, and perhaps a label after a tab or a comma; a comma may also belong to the path."""
+    """One path per line, optionally with a label after a tab or a comma; a comma may also belong to the path."""
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text:

@@ -1,4 +1,4 @@
-"""Which files a user means by one word: brace ranges, globs, or a folder of shards."""
+"""Which files a user means by one argument: brace ranges, globs, or a folder of shards."""
 
 import glob
 import os

@@ -28,8 +28,8 @@ class TarSource(IndexedSource):
     """The images of tar shards, in the order of shards and members.
 
     Members that share their path up to the first dot of the file name are one sample: an image by its suffix, and
-    perhaps a label, which is the text of `.cls`, or `label` or `cls` in `.json`. Images are fetched by position, and no
-    file stays open between two calls, so that threads and processes may share a source.
+    optionally a label, which is the text of `.cls`, or `label` or `cls` in `.json`. Images are fetched by position, and
+    no file stays open between two calls, so that threads and processes may share a source.
     """
 
     kind = "tar"

@@ -125,7 +125,7 @@ def _bicubic_weights(start: Integers, length: Integers, size: int, source: int, 
 def _cubic(d: Tensor) -> Tensor:
     """Keys' cubic kernel with a = −1/2 (Pillow's) of the distances d >= 0.
 
-    In u = max(1 − d, 0) and v = max(2 − d, 0) it is u²(1 − 2u) + v²(v − 1)/2, without a case.
+    In u = max(1 − d, 0) and v = max(2 − d, 0) it is u²(1 − 2u) + v²(v − 1)/2, without case distinctions.
     """
     u, v = (1 - d).clamp_(min=0), (2 - d).clamp_(min=0)
     return (v * v).mul_(v.sub_(1)).mul_(0.5).addcmul_(u * u, u.mul_(-2).add_(1))

@@ -1,8 +1,8 @@
 """Random crops and flips of chosen images, for the training of classifiers on a frozen encoder.
 
 A crop depends on (seed, epoch, index) alone, and the order on (seed, epoch), so that training resumes at any step.
-Every chosen image comes once per epoch, in batches of even size. Unlike in pretraining, an image that cannot be read
-is not replaced: the proportions of the labels would change.
+Every chosen image appears once per epoch, in batches of nearly equal size. Unlike in pretraining, an image that cannot
+be read is not replaced: the proportions of the labels would change.
 
 Shapes: B images, S side of a crop.
 """

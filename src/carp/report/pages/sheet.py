@@ -1,4 +1,4 @@
-"""The one drawer of sheets: pictures in rows with text below them, as a PNG."""
+"""Draws all sheets: pictures in rows with text below them, as a PNG."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

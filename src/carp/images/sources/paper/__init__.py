@@ -1,1 +1,1 @@
-"""The datasets of the paper: their table, how they lie on the disk, and `dataset:NAME:SPLIT`."""
+"""The datasets of the paper: their table, how they are stored, and `dataset:NAME:SPLIT`."""

@@ -1,8 +1,7 @@
 """The paper's datasets by name: `dataset:pets:train`, `dataset:voc07:test`, `dataset:imagenet:1%`.
 
 A dataset is looked for below one root, as torchvision stores it there, or as folders of classes in ROOT/NAME/train and
-test. It is checked to have the numbers of images and classes in the table, so that a result under its name is
-comparable.
+test. Its numbers of images and classes must be those in the table, so that results under its name are comparable.
 """
 
 import shlex

@@ -16,7 +16,7 @@ Layout = Literal["torchvision", "folders", "voc", "inaturalist"]
 
 @dataclass(frozen=True)
 class Split:
-    """A split of a dataset: its authors' word for it, torchvision's arguments for it, its number of images."""
+    """A split of a dataset: the authors' name for it, torchvision's arguments, and the number of images."""
 
     word: str
     arguments: Mapping[str, Any]
