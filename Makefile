@@ -1,4 +1,4 @@
-# Everything runs in .venv, which is made when it is missing or pyproject.toml changed.
+# Everything runs in .venv, which is created if it is missing or pyproject.toml has changed.
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -35,7 +35,7 @@ check: setup           ## style, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup           ## time CARP beside its peers
+bench: setup           ## time CARP against its peers
 	$(BIN)/python -m benchmarks.head
 	$(BIN)/python -m benchmarks.sources --quick
 	$(BIN)/python -m benchmarks.views

@@ -30,7 +30,7 @@ _QUERIES_AT_A_TIME = 512
 _BANK_AT_A_TIME = 50_176  # of float32 similarities to 512 queries: 100 MB
 _SELECT_AT_A_TIME = 64
 _SMALLEST_PRODUCT = 256  # columns; see _filled_up
-_GROUP = 16  # columns a group: see _largest
+_GROUP = 16  # columns per group: see _largest
 _LAST = 2**32 - 1
 
 

@@ -31,7 +31,7 @@ NEAR, FAR = 16, 48  # the neighbours that the expected similarities are estimate
 BY_CHANCE = 0.01  # the share of images with a neighbour beyond the margin that may be there by chance
 FEW, FEW_THRESHOLD = 100, 0.95  # fewer images have no distribution to learn from
 DIMENSIONS, WHITENED_FROM = 256, 1000  # principal components, and the number of images from which they are known
-_PRIOR = 96  # gaps of the middle image that count with the 32 of an image's own
+_PRIOR = 96  # gaps of the median image that count with the 32 of an image's own
 _ROWS_AT_A_TIME = 4096
 _LARGEST = 1 - 1e-5  # similarity of what is the same, so that its arctanh is finite
 
