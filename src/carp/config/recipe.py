@@ -50,7 +50,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         values = _load_yaml(read_text(path, _MOST_BYTES))
     except OSError as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}.") from error
+        raise ConfigError(f"cannot read the configuration {path}: {error.strerror}. Check the path.") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if values is None:

@@ -82,7 +82,10 @@ def with_test_images(train: LabelledFeatures, test: LabelledFeatures) -> tuple[L
         return train, test
     unknown = sorted(set(test.classes) - set(train.classes))
     if unknown:
-        raise DataError(f"{train.name} and {test.name} have different classes: '{unknown[0]}' is only in {test.name}.")
+        raise DataError(
+            f"{train.name} and {test.name} have different classes: '{unknown[0]}' is only in {test.name}. "
+            "Give test images of the training classes."
+        )
     numbers = np.array([train.classes.index(name) for name in test.classes])
     if test.labels.ndim == 1:
         labels = numbers[test.labels]

@@ -106,7 +106,7 @@ def read_result(path: Path) -> Result:
     except UnicodeDecodeError:
         raise DataError(f"{path} is not a result file: it is not text. {_WRITTEN_BY}.") from None
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}.") from None
+        raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from None
 
 
 def _check(read: dict[str, Any], place: str) -> None:

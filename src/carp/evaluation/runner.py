@@ -150,4 +150,7 @@ def _write(result: Result, folder: Path) -> None:
     try:
         result.write(folder / RESULTS / f"{name}.json")
     except OSError as error:
-        raise DataError(f"cannot write results to {folder / RESULTS}: {error.strerror or error}.") from error
+        raise DataError(
+            f"cannot write results to {folder / RESULTS}: {error.strerror or error}. "
+            "Free some space, or give another --out."
+        ) from error

@@ -132,7 +132,9 @@ def prepare_run(folder: Path, config: Config, source: Source) -> Run:
         write_atomic(folder / "run.json", json.dumps(info, indent=1))
         write_atomic(folder / "config.yaml", to_yaml(config))
     except OSError as error:
-        raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
+        raise CheckpointError(
+            f"cannot write the run folder {folder}: {error.strerror}. Free some space, or use another --out."
+        ) from error
     return Run(folder, config, info)
 
 
@@ -201,7 +203,9 @@ def locked(folder: Path) -> Iterator[None]:
                 f"another process is training in {folder}: {holder}. Wait for it, stop it, or use another --out."
             ) from None
         except OSError as error:
-            raise CheckpointError(f"cannot write the run folder {folder}: {error.strerror}.") from error
+            raise CheckpointError(
+                f"cannot write the run folder {folder}: {error.strerror}. Free some space, or use another --out."
+            ) from error
         yield
 
 

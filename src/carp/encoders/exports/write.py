@@ -38,7 +38,7 @@ def write_verified(exportable: ExportableEncoder, format: Format, path: Path) ->
                     f"largest feature; the limit is {TOLERANCE:.0e}. {_other(format)}"
                 )
     except OSError as error:
-        raise CheckpointError(f"cannot write {path}: {error.strerror or error}.") from error
+        raise CheckpointError(f"cannot write {path}: {error.strerror or error}. Give another --out.") from error
     return Written(path, difference)
 
 

@@ -112,7 +112,9 @@ def _finish(path: Path, found: Any, best: Candidate, likely: list[Candidate]) ->
     for name, tensor in tensors.items():
         # A variance that overflows in half precision is infinite; only the bias of its channel remains
         if not (torch.isfinite(tensor) | (tensor.isposinf() & name.endswith("running_var"))).all():
-            raise CheckpointError(f"{path} cannot be used: {name} contains values that are not finite.")
+            raise CheckpointError(
+                f"{path} cannot be used: {name} contains values that are not finite. Download it again."
+            )
     top = best.layout.path.split("/")[0]
     others = {str(name) for name in found if not isinstance(found[name], Tensor)} - {top}
     evidence = best.evidence("")

@@ -84,9 +84,11 @@ def _read_boxes(path: Path) -> Boxes:
         corners = [[float(one.findtext(f"bndbox/{side}", "")) for side in _SIDES] for one in objects]
         classes = [_NUMBER[one.findtext("name", "").strip()] for one in objects]
     except KeyError as error:
-        raise DataError(f"{path} has an object {error}, which is not a class of VOC.") from None
+        raise DataError(
+            f"{path} has an object {error}, which is not a class of VOC. Unpack the dataset again."
+        ) from None
     except (OSError, ET.ParseError, ValueError) as error:
-        raise DataError(f"cannot read the annotation {path}: {error}.") from error
+        raise DataError(f"cannot read the annotation {path}: {error}. Unpack the dataset again.") from error
     difficult = [float(one.findtext("difficult", "0").strip() == "1") for one in objects]
     # Pixels are counted from 1 and both corners are inside: (1, W) is the whole width, 0 to W
     boxes = np.array(corners, dtype=np.float64).reshape(-1, 4) - (1, 1, 0, 0)

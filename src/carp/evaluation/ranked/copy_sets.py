@@ -65,7 +65,10 @@ def _read_copydays(folder: Path) -> CopySet:
         for path, strength in [(root, None)] if attack == "strong" else [(p, float(p.name)) for p in inner]:
             for name in _images(path):
                 if name[:_PREFIX] not in places:
-                    raise DataError(f"{path / name} has no original: none begins with '{name[:_PREFIX]}'.")
+                    raise DataError(
+                        f"{path / name} has no original: none begins with '{name[:_PREFIX]}'. Add one, "
+                        "or remove the copy."
+                    )
                 relative = (path / name).relative_to(folder).as_posix()
                 copies.append(Copy(relative, places[name[:_PREFIX]], attack, strength))
     if not copies:
@@ -85,7 +88,7 @@ def _read_manifest(folder: Path) -> CopySet:
         places = {name: place for place, name in enumerate(originals)}
         copies = tuple(_copy(entry, places) for entry in read["copies"])
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise DataError(

@@ -225,11 +225,11 @@ def _rows(text: str, path: Path) -> Iterator[list[str]]:
     try:
         yield from rows
     except csv.Error as error:
-        raise DataError(f"{path}, line {rows.line_num}: {error}. Is a quotation mark not closed?") from error
+        raise DataError(f"{path}, line {rows.line_num}: {error}. Check that every quotation mark is closed.") from error
 
 
 def _bytes(path: Path) -> bytes:
     try:
         return read_regular(path)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}.") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error

@@ -161,7 +161,7 @@ def _from_table(file: Path, lines: Iterable[str], delimiter: str) -> Iterator[_E
                 )
             yield _Entry(rows.line_num, cells[path_column], label or None)
     except csv.Error as error:
-        raise DataError(f"{file}, line {rows.line_num}: {error}. Is a quotation mark not closed?") from error
+        raise DataError(f"{file}, line {rows.line_num}: {error}. Check that every quotation mark is closed.") from error
 
 
 def _columns(file: Path, line: int, names: list[str]) -> tuple[int, int | None]:
