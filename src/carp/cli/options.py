@@ -107,7 +107,7 @@ def check_model(model: str | None) -> None:
     """Raise if a model does not exist, before anything slow is imported; `METHOD:FILE` is checked later."""
     if model is not None and ":" not in model and not Path(model).expanduser().exists():
         raise CheckpointError(
-            f"there is no folder or file {model}. Give the --out folder of `carp train`, or a file of weights "
+            f"there is no folder or file {model}. Give the --out folder of `carp train`, or a weights file "
             "(`carp weights` lists the formats)."
         )
 
