@@ -139,8 +139,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", nargs="+", type=Path, required=True, help="folders of JPEGs")
     parser.add_argument("--weights", required=True, help="run folder, FILE or METHOD:FILE")
-    parser.add_argument("--work", type=Path, required=True, help="folder for copies and features, used again")
-    parser.add_argument("--seed", nargs="+", type=int, default=[0], help="one table each; then mean and least")
+    parser.add_argument("--work", type=Path, required=True, help="folder for copies and features, reused by later runs")
+    parser.add_argument(
+        "--seed", nargs="+", type=int, default=[0], help="one table per seed, then the mean and the minimum"
+    )
     parser.add_argument("--size", type=int, default=128, help="of the images for the encoder")
     parser.add_argument("--quick", action="store_true", help="2,000 images, 100 copies")
     parser.add_argument("--json", action="store_true", help="the measures with a target as the last line")

@@ -63,7 +63,7 @@ def judged(value: float, target: float, *, at_least: bool) -> dict[str, float | 
 def measures_parser(description: str | None, names: Iterable[str], *, rounds: int) -> argparse.ArgumentParser:
     """The options of a benchmark that is a list of measures."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="less of everything")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer rounds")
     parser.add_argument("--json", action="store_true", help="the measures with a target as the last line")
     parser.add_argument("--only", nargs="+", choices=list(names), default=list(names), help="some of the measures")
     parser.add_argument("--rounds", type=int, default=rounds)

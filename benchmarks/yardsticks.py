@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2], help="none: only the sweep")
     parser.add_argument("--sweep", type=float, nargs="*", default=[], help="learning rates to choose from")
-    parser.add_argument("--lr", type=float, nargs="*", default=[], help="one a method, instead of the recipe's")
+    parser.add_argument("--lr", type=float, nargs="*", default=[], help="one per method, instead of the recipe's")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--out", type=Path, default=Path("yardsticks.jsonl"))
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")

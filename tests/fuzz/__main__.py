@@ -20,10 +20,10 @@ from tests.fuzz.targets import TARGETS  # noqa: E402
 def main() -> int:
     """Parse the command line; the exit code is 0 when nothing failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=10_000, help="how many in all")
-    parser.add_argument("--seed", type=int, default=0, help="of everything random")
-    parser.add_argument("--target", action="append", choices=list(TARGETS), help="only this kind; may be repeated")
-    parser.add_argument("--jobs", type=int, default=1, help="commands at a time")
+    parser.add_argument("--inputs", type=int, default=10_000, help="number of inputs in total")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all random choices")
+    parser.add_argument("--target", action="append", choices=list(TARGETS), help="only this target; can be repeated")
+    parser.add_argument("--jobs", type=int, default=1, help="commands to run at the same time")
     parser.add_argument("--failures", type=Path, default=Path("runs/fuzz-failures"), help="folder for inputs that fail")
     parser.add_argument("--only", type=int, help="try this one input of a target and show what it prints")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
