@@ -30,7 +30,7 @@ def test_mistakes(cli: Cli, run: Path, flat: Path, labelled: Path, tmp_path: Pat
     assert_one_line(cli("eval", "retrieval", "--data", labelled), "original sizes", "give a run folder or weights")
     assert_one_line(cli("eval", "copies", run, "--data", labelled, "side=0"), "side must be", "1, received 0")
     assert_one_line(cli("eval", "copies", run, "--data", labelled, "--size", 64), "Did you mean '--side'?")
-    assert_one_line(cli("eval", "copies", run, "--data", labelled), "holds no copies", "carp data attack")
+    assert_one_line(cli("eval", "copies", run, "--data", labelled), "no copies", "carp data attack")
 
 
 @pytest.mark.parametrize("written", ["depth=None", "depth=null"])

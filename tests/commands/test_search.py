@@ -96,13 +96,13 @@ def test_a_bad_image_of_a_folder_is_left_out(made: Path, tmp_path: Path) -> None
 
 def test_mistakes_of_search(cli: Cli, made: Path, photos: Path, run: Path, recipe: Path, tmp_path: Path) -> None:
     image = photos / "001.png"
-    assert_one_line(cli("search", tmp_path, image), "holds no index", "carp index")
+    assert_one_line(cli("search", tmp_path, image), "no index", "carp index")
     assert_one_line(cli("search", made, image, "--k", 33), "32 images", "33")
     assert_one_line(cli("search", made, tmp_path / "none.png"), "none.png", "no such file")
-    (tmp_path / "bad.png").write_bytes(b"not an image")
+    (tmp_path / "bad.png").write_bytes(b"no image")
     assert_one_line(cli("search", made, tmp_path / "bad.png"), "bad.png", "not an image")
     assert_one_line(cli("search", made, image, "--sheet", tmp_path / "s.gif"), ".png or .html", "s.gif")
-    assert_one_line(cli("index", photos), "holds no features", "carp embed")
+    assert_one_line(cli("index", photos), "no features", "carp embed")
     assert_one_line(cli("index", made.parent, "--kind", "exakt"), "exakt", "Did you mean 'exact'")
     carp.train(photos, tmp_path / "other", recipe, quiet=True)
     assert_one_line(cli("search", made, image, "--model", tmp_path / "other"), "is not the model", run.name)

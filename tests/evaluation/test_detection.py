@@ -194,7 +194,7 @@ def test_mistakes(encoder: ExportableEncoder, parts: Parts) -> None:
     vit = narrow("vit_tiny_patch16_224", img_size=32, embed_dim=24, depth=1, num_heads=2)
     with pytest.raises(ModelError, match="four stages: vit_tiny_patch16_224 has no conv1"):
         detection(vit, *parts, **TINY)
-    with pytest.raises(NonFiniteError, match=r"trial 1, iteration \d is (nan|inf)\. Take a smaller lr"):
+    with pytest.raises(NonFiniteError, match=r"trial 1, iteration \d is (nan|inf)\..* lr "):
         detection(encoder, *parts, **{**TINY, "lr": 1e9, "warmup": 0})
     with pytest.raises(DataError, match="none of the training images has a box"):
         detection(encoder, [], parts[1], **TINY)

@@ -154,7 +154,7 @@ def test_damaged_features_and_another_schema_are_told(images: Path, tmp_path: Pa
     (folder / "store.json").write_text(json.dumps({**manifest, "schema": 9}))
     with pytest.raises(DataError, match=r"schema 9.*schema 1.*embed again"):
         open_store(folder)
-    with pytest.raises(DataError, match="holds no features"):
+    with pytest.raises(DataError, match="no features"):
         open_store(tmp_path)
 
 

@@ -124,7 +124,7 @@ def test_damage_is_told(damage: str, tmp_path: Path) -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     index = kept(tmp_path)
-    with pytest.raises(DataError, match="holds no index"):
+    with pytest.raises(DataError, match="no index"):
         open_index(tmp_path)
     with pytest.raises(ConfigError, match="from 1 to the 50"):
         index.search(vectors(1), 51)
