@@ -161,7 +161,7 @@ def test_when_all_checkpoints_are_damaged_the_error_says_so_and_nothing_is_touch
     code, output = carp.run("train", images, "--recipe", recipe, "--out", out, "epochs=5")
     assert code == 2
     (error,) = [line for line in output.splitlines() if line.startswith("carp: error:")]
-    assert "no checkpoint" in error
+    assert "checkpoints" in error
     assert str(out / "checkpoints") in error
     assert "Traceback" not in output
     assert (out / "metrics.jsonl").read_bytes() == metrics
