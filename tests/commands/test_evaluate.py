@@ -356,10 +356,10 @@ def test_copies_are_made_and_found(cli: Cli, run: Path, flat: Path, tmp_path: Pa
     assert_one_line(cli("eval", "copies", run, "--data", flat), str(flat))
 
 
-def test_an_option_written_as_a_setting_is_reported(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
+def test_an_option_written_as_a_setting_is_refused(cli: Cli, run: Path, labelled: Path, tmp_path: Path) -> None:
     words = ["eval", "knn", run, "--data", labelled]
     assert_one_line(cli(*words, f"root={tmp_path}"), "'root' is an option", f"--root {tmp_path}")
-    assert_one_line(cli(*words, "download=true"), "--download.")
+    assert_one_line(cli(*words, "download=true"), "'download' is an option", "--download.")
     assert_one_line(cli(*words, "extra"), "key=value", "received 'extra'")
 
 

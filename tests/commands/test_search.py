@@ -99,7 +99,7 @@ def test_mistakes_of_search(cli: Cli, made: Path, photos: Path, run: Path, recip
     assert_one_line(cli("search", tmp_path, image), "no index", "carp index")
     assert_one_line(cli("search", made, image, "--k", 33), "32 images", "33")
     assert_one_line(cli("search", made, tmp_path / "none.png"), "none.png", "no such file")
-    (tmp_path / "bad.png").write_bytes(b"no image")
+    (tmp_path / "bad.png").write_bytes(b"not an image")
     assert_one_line(cli("search", made, tmp_path / "bad.png"), "bad.png", "not an image")
     assert_one_line(cli("search", made, image, "--sheet", tmp_path / "s.gif"), ".png or .html", "s.gif")
     assert_one_line(cli("index", photos), "no features", "carp embed")

@@ -340,10 +340,10 @@ def test_images_without_features_are_not_used_and_one_that_is_lost_is_left_out(t
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"train_labels": np.zeros(TRAIN, dtype=np.int64)}, "one class only"),
     ({"train_labels": None}, "the training images have no labels"),
-    ({"indices": np.arange(3)}, "there are 140 rows, and 3 images of train"),
+    ({"indices": np.arange(3)}, "received 140 rows and 3 images of train"),
     ({"indices": np.arange(TRAIN) // 2}, "must be different images of train, which has 140"),
     ({"indices": np.arange(TRAIN) + 1}, "must be different images of train"),
-    ({"source": part("test", TEST)}, "there are 140 rows, and 70 images of test"),
+    ({"source": part("test", TEST)}, "received 140 rows and 70 images of test"),
     ({"encoder": nn.Sequential(make_encoder(), nn.Linear(96, 5))}, r"features of shape \[5\], but .* length 96"),
 ]
 

@@ -55,7 +55,7 @@ def test_keys_of_later_versions_are_left_out() -> None:
         ('{"protocol": "knn", "values": {"teacher": "high"}}', ["'teacher'", "finite number", '"high"']),
         ('{"protocol": "knn", "values": {"teacher": true}}', ["'teacher'", "true"]),
         ('{"protocol": "knn", "values": {"teacher": NaN}}', ["'teacher'", "NaN"]),
-        ('{"schema": 2, "protocol": "knn", "values": {}}', ["schema 2", "reads schema 1", "update"]),
+        ('{"schema": 2, "protocol": "knn", "values": {}}', ["schema 2", "reads schema 1", "Update"]),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, words: list[str]) -> None:

@@ -80,7 +80,7 @@ def test_whitening_is_applied_to_both() -> None:
     ("change", "words"),
     [
         ({"queries": np.ones((2, 5), np.float32)}, r"the same length, received 5 \(queries\), 4 \(database\)"),
-        ({"queries": np.ones((3, 4), np.float32)}, "is about 2 queries, but there are features of 3"),
+        ({"queries": np.ones((3, 4), np.float32)}, "2 queries, but there are features of 3"),
         ({"queries": np.full((2, 4), np.nan, np.float32)}, "not finite"),
         ({"database": np.ones((0, 4), np.float32)}, "no database features"),
         ({"truth": {"": [Judged(NONE, NONE)] * 2}}, "no query has a relevant image"),

@@ -85,9 +85,7 @@ def test_strict_extraction_and_a_source_without_any_readable_image_raise(damaged
         extract(Mean(), FolderSource(damaged), size=32, device=CPU, strict=True)
     for path in damaged.glob("*/*.png"):
         path.write_bytes(b"")
-    with pytest.raises(
-        DataError, match=r"^none of the 24 images in .* can be read; the first is .*: the file is empty"
-    ):
+    with pytest.raises(DataError, match=r"^none of the 24 images .* can be read; the first is .*: the file is empty"):
         extract(Mean(), FolderSource(damaged), size=32, device=CPU)
 
 
@@ -154,7 +152,7 @@ def test_validation_images_of_which_none_can_be_read_are_found_before_training(
     for path in damaged.glob("*/*.png"):
         path.write_bytes(b"")
     recipe = write_recipe(tmp_path / "tiny.yaml", **{**TINY, "global_size": size})
-    with pytest.raises(DataError, match=r"^none of the 24 images in .*damaged can be read"):
+    with pytest.raises(DataError, match=r"^none of the 24 images .*damaged can be read"):
         carp.train(tiny_images(), tmp_path / "run", recipe, quiet=True, validation=str(damaged))
     assert not (tmp_path / "run" / "metrics.jsonl").read_text()
 
