@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
 
-from carp.errors import ConfigError, nearest, received
+from carp.errors import ConfigError, nearest, received, requirement
 
 
 class CheckedModel(BaseModel):
@@ -27,5 +27,5 @@ def _describe(error: ValidationError, known: list[str]) -> str:
     key, value = str(wrong["loc"][0]) if wrong["loc"] else "", wrong["input"]
     if wrong["type"] == "extra_forbidden":
         return f"there is no setting '{key}'.{nearest(key, known)} Settings: {', '.join(known)}."
-    message = wrong["msg"].replace("Input should be", "must be").replace("Value error, ", "")
+    message = requirement(wrong["msg"])
     return f"{key} {message}, received {received(value)}." if key else f"{message}."

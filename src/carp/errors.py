@@ -4,6 +4,7 @@ The command line prints the message of a `CarpError` on one line and exits with 
 bug in CARP and shows a traceback.
 """
 
+import re
 import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -95,6 +96,12 @@ def received(value: object) -> str:
         return _SHORT.repr(value)
     except (ValueError, RecursionError):  # an integer of more digits than Python writes
         return f"a {type(value).__name__} that is too large to show"
+
+
+def requirement(message: str) -> str:
+    """What a message of pydantic requires of a value, such as 'must be a valid integer'."""
+    message = message.replace("Input should be", "must be").replace("Value error, ", "")
+    return re.sub(r"(valid \w+), (unable to parse|got a number) .*", r"\1", message)
 
 
 def plain(error: DataError) -> DataError:

@@ -14,7 +14,7 @@ from carp.cli.app import app
 from carp.cli.interrupt import INTERRUPTED, CtrlC, interrupted_line
 from carp.compute.parent import follow_launcher
 from carp.console.printable import one_line
-from carp.errors import CarpError, CarpWarning, Interrupted
+from carp.errors import CarpError, CarpWarning, Interrupted, received, requirement
 
 _CPU_ALLOCATOR = ("can't allocate memory", "not enough memory", "Cannot allocate memory", "std::bad_alloc")
 _OUT_OF_MEMORY = (
@@ -89,7 +89,10 @@ def _usage(error: Any) -> str:
     """Describe in one line what is wrong with the arguments of a command."""
     message = " ".join(error.format_message().split())
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else "carp"
+    path = context.command_path if context else "carp COMMAND"  # an option without its value has no context
+    if hasattr(error.__cause__, "errors"):  # Typer checks values with pydantic
+        wrong = error.__cause__.errors()[0]
+        message = message.replace(wrong["msg"], f"{requirement(wrong['msg'])}, received {received(wrong['input'])}")
     stop = "" if message.endswith((".", "?")) else "."
     return f"{message[0].lower()}{message[1:]}{stop} `{path} --help` lists its arguments and options."
 

@@ -81,6 +81,14 @@ def _refuse_unknown_options(
         )
 
 
+def refuse_settings(context: typer.Context, places: Iterable[Path]) -> None:
+    """Raise if one of the places is not a file but an option written as a setting, for a command without settings."""
+    for place in places:
+        key, equals, value = str(place).partition("=")
+        if equals and not place.exists():
+            _refuse_options(context, {key: value})
+
+
 def _refuse_options(context: typer.Context, overrides: dict[str, Any]) -> None:
     """Raise if an option was written as a setting."""
     for key, value in overrides.items():

@@ -67,6 +67,7 @@ def _index(
 
 @app.command("search")
 def _search(
+    context: typer.Context,
     index: Annotated[Path, typer.Argument(help="Folder that `carp index` wrote, or the folder of its features.")],
     images: Annotated[list[Path], typer.Argument(help="Query images, or folders of images.")],
     k: Annotated[int | None, typer.Option(min=1, help="Number of images to find for each query. Default: 10.")] = None,
@@ -81,6 +82,7 @@ def _search(
     device: options.Device = "auto",
 ) -> None:
     """Find the images that are most similar to query images."""
+    options.refuse_settings(context, images)
     from carp.commands.search import search
     from carp.report.pages.search_page import print_found
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from carp.config.auto_sizes import sizes_for
 from carp.config.field_types import Form, Settings
 from carp.config.run_config import Config
-from carp.errors import ConfigError, nearest, received
+from carp.errors import ConfigError, nearest, received, requirement
 
 P = TypeVar("P", bound=Settings)
 
@@ -56,8 +56,7 @@ def _describe(error: ValidationError) -> str:
     """One sentence per problem: the key, what is accepted, the value received, the nearest spelling."""
     problems = []
     for item in error.errors():
-        key, value, message = str(item["loc"][0]) if item["loc"] else "", item["input"], item["msg"]
-        message = message.replace("Input should be", "must be").replace("Value error, ", "")
+        key, value, message = str(item["loc"][0]) if item["loc"] else "", item["input"], requirement(item["msg"])
         if item["type"] == "extra_forbidden":
             problems.append(f"there is no setting '{key}'.{nearest(key, Config.model_fields)}")
         elif not key:
