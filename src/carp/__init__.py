@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from carp.commands.weights import ListedWeights, WeightsFile, weights
     from carp.encoders.frozen_encoder import Encoder
     from carp.encoders.load import load
+    from carp.errors import CarpError
     from carp.evaluation.result import Result
     from carp.features.store import Store
     from carp.images.inspect.data_check import DataCheck
@@ -43,6 +44,7 @@ bound_spinning()
 
 _HOMES = {
     "Attacked": "carp.commands.attack",
+    "CarpError": "carp.errors",
     "CopiesFound": "carp.similarity.copies_found",
     "DataCheck": "carp.images.inspect.data_check",
     "Encoder": "carp.encoders.frozen_encoder",
@@ -83,6 +85,7 @@ _HOMES = {
 
 __all__ = [
     "Attacked",
+    "CarpError",
     "CopiesFound",
     "DataCheck",
     "Encoder",

@@ -95,6 +95,12 @@ def test_a_name_that_is_not_a_string_is_a_mistake_like_any_other(tmp_path: Path)
         carp.table(format=5)  # type: ignore[arg-type]
 
 
+def test_every_mistake_can_be_caught_as_one_kind_of_error(tmp_path: Path) -> None:
+    for mistake in (lambda: carp.load(tmp_path / "none"), lambda: carp.check_data("none"), carp.table):
+        with pytest.raises(carp.CarpError, match=r"\. Give "):
+            mistake()
+
+
 def test_tables_of_the_package_are_objects(tmp_path: Path) -> None:
     assert "swav" in {row.as_dict()["name"] for row in carp.weights()}
     assert all(row.found is None for row in carp.datasets())
