@@ -107,6 +107,29 @@ def test_a_second_one_ends_a_long_call_at_once() -> None:
     assert process.stderr.read() == "carp: the line\n"
 
 
+def test_an_error_that_the_interrupt_causes_is_reported_as_an_interrupt() -> None:
+    """Compiled code may replace KeyboardInterrupt by its own error, which then looks like a damaged file."""
+    script = """
+import signal
+from carp import cli
+from carp.cli import entry
+from carp.errors import CheckpointError
+
+def command(**_):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise CheckpointError("the file is damaged") from None
+
+entry.app = command
+cli.console()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    assert done.returncode == 130
+    assert done.stderr.startswith("carp: interrupted.")
+    assert "damaged" not in done.stderr
+
+
 @pytest.mark.parametrize("seconds", [0.05, 0.2, 0.5])
 @pytest.mark.parametrize(
     "words",

@@ -33,6 +33,8 @@ def run(ctrl_c: CtrlC) -> None:
             _interrupted(ctrl_c)
         sys.exit(code)
     except CarpError as error:
+        if ctrl_c.raised:  # a library may turn the interrupt into an error of its own, such as that of a damaged file
+            _interrupted(ctrl_c)
         kind = "" if isinstance(error, Interrupted) else "error: "
         _end(f"{kind}{error}", error.exit_code)
     except KeyboardInterrupt:
@@ -40,6 +42,8 @@ def run(ctrl_c: CtrlC) -> None:
     except MemoryError:
         _end(_OUT_OF_MEMORY, 1)
     except Exception as error:
+        if ctrl_c.raised:
+            _interrupted(ctrl_c)
         if _is_out_of_memory(error):
             _end(_OUT_OF_MEMORY, 1)
         # Some versions of Typer contain their own copy of click, so its exceptions are recognised by their attributes

@@ -36,6 +36,7 @@ class CtrlC:
         """`message` returns the line to print for an interrupted command."""
         self._message = message
         self._pid = os.getpid()
+        self.raised = False  # KeyboardInterrupt, in the main thread
         self._active = self._signalled = self._printed = False
         self._ended = threading.Event()
         self._printing = threading.RLock()
@@ -79,6 +80,7 @@ class CtrlC:
             return  # in a forked worker the parent decides
         if _is_importing():
             self._end_now()
+        self.raised = True
         raise KeyboardInterrupt
 
     def _watch(self) -> None:
