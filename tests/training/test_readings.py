@@ -12,7 +12,7 @@ from carp.images.sources.array import ArraySource
 from carp.training.loop import build_model
 from carp.training.micro_batch import divide
 from carp.training.optimiser import build_optimiser
-from carp.training.schedules import Schedules, cosine
+from carp.training.schedules import Schedules
 from carp.training.step import Stepper
 from tests.reference import authors_step
 
