@@ -139,14 +139,14 @@ class Stepper:
         prototypes is complete already and stays where it is.
         """
         of_shard = self.model.student.assigner.directions_KD.grad if self.sharded else None
-        own_and_shared = gradients
+        all_gradients = gradients
         gradients = [gradient for gradient in gradients if gradient is not of_shard]
         own_statistics = list[Tensor]() if self.config.sync_batch_norm else self.statistics
         if distributed.world_size() > 1 and own_statistics:
             torch._foreach_div_(own_statistics, distributed.world_size())
         distributed.all_reduce_sum([*gradients, *own_statistics])
         if self.loss_scale.active:
-            torch._foreach_div_(own_and_shared, self.loss_scale.value)
+            torch._foreach_div_(all_gradients, self.loss_scale.value)
         norm = torch.nn.utils.get_total_norm(gradients)
         if of_shard is None:
             return norm
