@@ -1,9 +1,10 @@
-"""A way around a fault of oneDNN (uxlfoundation/oneDNN, issue 6035) in 1×1 convolutions of few channels with a stride.
+"""A way around a fault of oneDNN in 1×1 convolutions of few channels with a stride.
 
-With images in channels-last layout on a CPU, the gradient of such a convolution's weights is written past the end of its
-workspace if it has fewer input channels than a vector register has numbers (8 with AVX2, 16 with AVX-512). The process
-crashes, hangs, or continues with wrong gradients. A 1×1 convolution with a stride only sees every s-th pixel, so the
-same function is to select these pixels and to convolve them without a stride, which oneDNN does correctly.
+With images in channels-last layout on a CPU, the gradient of such a convolution's weights is written past the end of a
+workspace if it has fewer input channels than a vector register has numbers: 8 with AVX2, 16 with AVX-512
+(https://github.com/uxlfoundation/oneDNN/issues/6035). The process crashes, hangs, or continues with wrong gradients.
+A 1×1 convolution with a stride of s only sees every s-th pixel. Selecting these pixels and convolving them without a
+stride is the same function, and oneDNN computes it correctly.
 """
 
 from typing import Any
@@ -14,7 +15,7 @@ _LONGEST_VECTOR = 16  # float32 numbers, with AVX-512; one limit for all process
 
 
 def select_pixels_first(module: nn.Module) -> nn.Module:
-    """Let the narrow strided 1×1 convolutions of a module select their pixels; its tensors and function stay the same."""
+    """Let narrow 1×1 convolutions with a stride select their pixels; the tensors of the module stay the same."""
     for convolution in module.modules():
         if isinstance(convolution, nn.Conv2d) and _is_affected(convolution):
             convolution.register_forward_pre_hook(_Select(*convolution.stride))
