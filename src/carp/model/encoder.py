@@ -7,6 +7,7 @@ from torch import nn
 
 from carp.config import SMALL_IMAGE, EncoderSettings
 from carp.errors import ModelError, nearest, received
+from carp.model.narrow_convolution import replace_narrow_convolutions
 from carp.model.timm_options import create_timm
 
 
@@ -36,6 +37,7 @@ def build_encoder(config: EncoderSettings) -> nn.Module:
         raise ModelError(f"stem: small needs a ResNet; '{name}' has no conv1, bn1 and maxpool. Use stem: encoder.")
     if config.stem == "small" or (config.stem == "auto" and is_resnet and config.global_size <= SMALL_IMAGE):
         _use_small_stem(encoder, config)
+    replace_narrow_convolutions(encoder)
     return cast(nn.Module, encoder)
 
 
