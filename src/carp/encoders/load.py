@@ -83,6 +83,7 @@ def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions)
         resize=resize,
         path=str(run.folder.resolve()),
         max_pixels=run.config.max_image_pixels,
+        root=run.config.root,
     )
 
 

@@ -13,14 +13,13 @@ from carp.features.store import Store
 from carp.images import open_source
 from carp.images.decoding.decode import pixel_limit
 from carp.images.source import Openable, Source
-from carp.runs.run_folder import INDEX, is_run, open_run
+from carp.runs.run_folder import INDEX, is_run
 
 
-def open_images(data: Openable, model: str | Path, options: FeatureOptions, display: Display) -> Source:
+def open_images(data: Openable, encoder: Encoder, options: FeatureOptions, display: Display) -> Source:
     """Open images; a run lends its `root` and its cached index, but never its permission to download."""
-    root, index = options.root, None
-    if is_run(model):
-        root, index = root or open_run(model).config.root, Path(model) / INDEX
+    index = Path(encoder.path) / INDEX if is_run(encoder.path) else None
+    root = options.root or encoder.root
     return open_source.open_images(data, display, root=root, download=options.download, index=index)
 
 
