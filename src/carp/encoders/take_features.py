@@ -20,7 +20,8 @@ def open_images(data: Openable, model: str | Path, options: FeatureOptions, disp
     """Open images; a run lends its `root` and its cached index, but never its permission to download."""
     root, index = options.root, None
     if is_run(model):
-        root, index = root or open_run(model).config.root, Path(model) / INDEX
+        run = open_run(model)
+        root, index = root or run.config.root, run.folder / INDEX
     return open_source.open_images(data, display, root=root, download=options.download, index=index)
 
 
@@ -34,7 +35,7 @@ def take_features(encoder: Encoder, source: Source, folder: Path, options: Featu
         options: Of these, `precision` and `batch_size`.
         display: Shows the progress.
     """
-    what = ", ".join(part for part in (encoder.branch, source.name) if part)
+    what = ", ".join(part for part in (encoder.label, source.name) if part)
     with pixel_limit(encoder.max_pixels), display.counting(what, len(source)) as progress:
         store = encoder.store(
             source, folder, precision=options.precision, batch_size=options.batch_size, progress=progress

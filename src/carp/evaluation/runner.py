@@ -11,7 +11,7 @@ from pathlib import Path
 from carp.compute import distributed
 from carp.compute.device import choose_device
 from carp.console.progress import Display
-from carp.encoders.load import load_encoder
+from carp.encoders.load import TRAINED, load_encoder
 from carp.encoders.model_argument import is_weights
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
 from carp.evaluation.data_names import name_of_data, without_mark
@@ -26,6 +26,7 @@ from carp.files.outputs import check_output_folder
 from carp.images.labels import single_labels, unlabelled
 from carp.images.source import Openable
 from carp.images.sources.paper.dataset_source import counterpart
+from carp.runs.epoch_argument import at_epoch
 from carp.runs.run_folder import versions
 
 RESULTS = "results"  # sub-folder
@@ -38,6 +39,7 @@ def run_protocols(
     *,
     test: Openable | Store | None,
     branches: Sequence[str],
+    epochs: Sequence[int] = (),
     options: FeatureOptions,
     out: str | Path | None,
     predictions: str | Path | None = None,
@@ -52,6 +54,7 @@ def run_protocols(
         data: Images, or stored features.
         test: Test images, or their features.
         branches: Encoders of the run.
+        epochs: Epochs of the run; empty for its newest checkpoint.
         options: How features are extracted.
         out: Folder for features and results; see `output_folder`.
         predictions: File for the predictions of all encoders.
@@ -70,9 +73,11 @@ def run_protocols(
         distributed.start(choose_device(options.device))
     display = Display(quiet=quiet or distributed.rank() > 0)  # one for all, so that no warning is shown twice
     results, notes, refusals = list[Result](), list[str](), dict[str, CarpError]()
-    for branch in branches:
-        encoder = load_encoder(model, branch, options) if model is not None and needs_features else None
-        work = Workspace(model, branch, encoder, options, folder, display, predict=writer is not None)
+    models = [at_epoch(model, epoch) for epoch in epochs] or [model]
+    trained = [branch for branch in branches if branch in TRAINED]
+    for model_then, branch in [(models[0], b) for b in branches] + [(m, b) for m in models[1:] for b in trained]:
+        encoder = load_encoder(model_then, branch, options) if model_then is not None and needs_features else None
+        work = Workspace(model_then, branch, encoder, options, folder, display, predict=writer is not None)
         for protocol in protocols:
             try:
                 result = _run(protocol, work, data, test, writer)
@@ -145,7 +150,8 @@ def _write(result: Result, folder: Path) -> None:
     """Write a result under a name that describes it; results with other settings get another name."""
     identity = (result.settings, result.data["fingerprints"], result.model.get("hash"))
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    words = (without_mark(name_of_data(result.data)), result.model.get("branch", ""), digest)
+    epoch = result.at_epoch.replace("@", "epoch")
+    words = (without_mark(name_of_data(result.data)), result.model.get("branch", ""), epoch, digest)
     name = "-".join([result.protocol, *(re.sub(r"[^\w.+%]+", "_", word) for word in words if word)])
     try:
         result.write(folder / RESULTS / f"{name}.json")
