@@ -16,7 +16,7 @@ from carp.features.feature_options import FeatureOptions
 @app.command("embed")
 @with_model_options
 def _embed(
-    model: Annotated[str, typer.Argument(help="Run folder, RUN@EPOCH, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    model: Annotated[str, typer.Argument(help="Run folder, RUN@25, or weights: FILE or METHOD:FILE (`carp weights`).")],
     data: Annotated[str, typer.Option(help="Images of any kind (docs/data.md), labelled or not.")],
     out: Annotated[Path, typer.Option(help="Folder for the features; rerun the same command to resume.")],
     features: FeatureOptions,
@@ -148,7 +148,7 @@ def _duplicates(
 
 @app.command("export")
 def _export(
-    model: Annotated[str, typer.Argument(help="Run folder, RUN@EPOCH, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    model: Annotated[str, typer.Argument(help="Run folder, RUN@25, or weights: FILE or METHOD:FILE (`carp weights`).")],
     format: Annotated[
         str,
         typer.Option(

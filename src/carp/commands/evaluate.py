@@ -40,8 +40,8 @@ def evaluate(
 
     Args:
         protocol: `carp eval --help` lists the protocols, docs/protocols.md describes them.
-        model: A run folder, `RUN@25`, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and `test` are
-            folders that `embed` wrote.
+        model: A run folder, `RUN@25`, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and
+            `test` are folders that `embed` wrote.
         data: Labelled images to train on (for k-NN, to search in), or their stored features. A published dataset
             (`dataset:pets`) brings its own test images. Some protocols take other data: a database of images to search,
             a folder of altered copies, or a folder with boxes.

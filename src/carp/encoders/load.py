@@ -41,8 +41,8 @@ def load(
     """Load the encoder of a run, or released weights of another method.
 
     Args:
-        model: A run folder, `RUN@25` for the run at the end of epoch 25, a weights file (also one that `carp export` wrote as safetensors or for torchvision), or
-            `METHOD:FILE` (`carp weights` lists the methods).
+        model: A run folder, `RUN@25` for the run at the end of epoch 25, a weights file (also one that `carp export`
+            wrote as safetensors or for torchvision), or `METHOD:FILE` (`carp weights` lists the methods).
         branch: The branch of a run: `teacher` or `student`; as baselines, `untrained` (the encoder that the run started
             from) and `raw pixels` (no encoder, images resized to at most 32 pixels). Weights have no branches:
             `load("swav", FILE)` is the same as `load("swav:FILE")`.
@@ -161,6 +161,7 @@ def _load_export(own: CarpExport, options: FeatureOptions) -> Encoder:
         branch=str(origin.get("branch", "")),
         layer=options.layer,
         epochs=origin.get("epochs"),
+        epoch=origin.get("epoch"),
         resize=about.resize if options.size is None and options.resize is None else options.resize,
         path=str(own.path.resolve()),
     )

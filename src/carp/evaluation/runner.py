@@ -14,7 +14,7 @@ from carp.console.progress import Display
 from carp.encoders.load import TRAINED, load_encoder
 from carp.encoders.model_argument import is_weights
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
-from carp.evaluation.data_names import name_of_data, without_mark
+from carp.evaluation.data_names import FILE_UNSAFE, name_of_data, without_mark
 from carp.evaluation.labelled_features import LabelledFeatures, with_test_images, without_test_images
 from carp.evaluation.predictions import Predictions
 from carp.evaluation.protocol import AnyProtocol
@@ -27,7 +27,7 @@ from carp.images.labels import single_labels, unlabelled
 from carp.images.source import Openable
 from carp.images.sources.paper.dataset_source import counterpart
 from carp.runs.epoch_argument import at_epoch
-from carp.runs.run_folder import versions
+from carp.runs.run_folder import is_run, open_run, versions
 
 RESULTS = "results"  # sub-folder
 
@@ -73,11 +73,9 @@ def run_protocols(
         distributed.start(choose_device(options.device))
     display = Display(quiet=quiet or distributed.rank() > 0)  # one for all, so that no warning is shown twice
     results, notes, refusals = list[Result](), list[str](), dict[str, CarpError]()
-    models = [at_epoch(model, epoch) for epoch in epochs] or [model]
-    trained = [branch for branch in branches if branch in TRAINED]
-    for model_then, branch in [(models[0], b) for b in branches] + [(m, b) for m in models[1:] for b in trained]:
-        encoder = load_encoder(model_then, branch, options) if model_then is not None and needs_features else None
-        work = Workspace(model_then, branch, encoder, options, folder, display, predict=writer is not None)
+    for chosen, branch in _encoders(model, branches, epochs):
+        encoder = load_encoder(chosen, branch, options) if chosen is not None and needs_features else None
+        work = Workspace(chosen, branch, encoder, options, folder, display, predict=writer is not None)
         for protocol in protocols:
             try:
                 result = _run(protocol, work, data, test, writer)
@@ -101,6 +99,17 @@ def run_protocols(
             if protocol.temporary_folder:
                 shutil.rmtree(folder / protocol.temporary_folder, ignore_errors=True)
     return results, list(dict.fromkeys([*refusals, *notes]))
+
+
+def _encoders(
+    model: str | Path | None, branches: Sequence[str], epochs: Sequence[int]
+) -> list[tuple[str | Path | None, str]]:
+    """List the encoders to evaluate: model and branch. Branches that no epoch changes come once, with the first."""
+    models = [at_epoch(model, epoch) for epoch in epochs] or [model]
+    for chosen in models:
+        if chosen is not None and is_run(chosen):
+            open_run(chosen).checkpoint_path()  # a missing epoch is found before anything is computed
+    return [(m, b) for m in models for b in branches if m is models[0] or b in TRAINED]
 
 
 def _run(
@@ -152,7 +161,7 @@ def _write(result: Result, folder: Path) -> None:
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
     epoch = result.at_epoch.replace("@", "epoch")
     words = (without_mark(name_of_data(result.data)), result.model.get("branch", ""), epoch, digest)
-    name = "-".join([result.protocol, *(re.sub(r"[^\w.+%]+", "_", word) for word in words if word)])
+    name = "-".join([result.protocol, *(re.sub(FILE_UNSAFE, "_", word) for word in words if word)])
     try:
         result.write(folder / RESULTS / f"{name}.json")
     except OSError as error:

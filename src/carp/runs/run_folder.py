@@ -32,7 +32,7 @@ from carp.files.lock import LockHeldError, held
 from carp.files.regular import read_text
 from carp.images.loading.order import steps_in_epoch
 from carp.images.source import Source
-from carp.runs.checkpoint import Checkpoint, list_checkpoints, load, load_newest, step_of
+from carp.runs.checkpoint import Checkpoint, is_milestone, list_checkpoints, load, load_newest, step_of
 from carp.runs.epoch_argument import split_epoch
 from carp.runs.thread_log import THREADS
 
@@ -67,16 +67,26 @@ class Run:
         return max(1, steps_in_epoch(int(self.info["data"]["images"]), self.config.batch_size))
 
     def epochs(self) -> dict[int, Path]:
-        """Return the epochs that have a checkpoint at their end, in order; `keep_epochs` decides which are kept."""
+        """Return the epochs that have a checkpoint at their end, in order."""
         steps = {path: step for path in list_checkpoints(self.checkpoints) if (step := step_of(path))}
-        return {
-            step // self.steps_per_epoch: path for path, step in steps.items() if step % self.steps_per_epoch == 0
-        }
+        return {step // self.steps_per_epoch: path for path, step in steps.items() if step % self.steps_per_epoch == 0}
+
+    def kept_epochs(self) -> list[int]:
+        """Return those epochs whose checkpoints are kept for good (`keep_epochs`), and the newest one."""
+        found = self.epochs()
+        return [epoch for epoch, path in found.items() if is_milestone(path) or epoch == max(found)]
 
     def checkpoint(self) -> Checkpoint:
         """Load the checkpoint of the epoch, or the newest whole one."""
+        path = self.checkpoint_path()
+        checkpoint = self._newest() if path is None else load(path)
+        self._refuse_changed_settings(checkpoint)
+        return checkpoint
+
+    def checkpoint_path(self) -> Path | None:
+        """Return the checkpoint of the epoch, or raise if there is none; None for the newest one."""
         if self.epoch is None:
-            return self._newest()
+            return None
         found = self.epochs()
         if self.epoch not in found:
             existing = f"Epochs that exist: {', '.join(map(str, found))}" if found else "No epoch has one"
@@ -84,9 +94,7 @@ class Run:
                 f"the run {self.folder} has no checkpoint at the end of epoch {self.epoch}. {existing}; train with "
                 "keep_epochs to keep others."
             )
-        checkpoint = load(found[self.epoch])
-        self._refuse_changed_settings(checkpoint)
-        return checkpoint
+        return found[self.epoch]
 
     def _newest(self) -> Checkpoint:
         checkpoint, problems = load_newest(self.checkpoints)
@@ -94,8 +102,7 @@ class Run:
             why = " ".join(problems) or "it has not written one yet."
             raise CheckpointError(f"the run {self.folder} has no checkpoint to load: {why}")
         for problem in problems:
-            warnings.warn(problem, CarpWarning, stacklevel=2)
-        self._refuse_changed_settings(checkpoint)
+            warnings.warn(problem, CarpWarning, stacklevel=3)
         return checkpoint
 
     def _refuse_changed_settings(self, checkpoint: Checkpoint) -> None:
