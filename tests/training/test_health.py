@@ -47,7 +47,7 @@ def blocks(num_prototypes, block_size):
 def test_uncertainty_and_imbalance_are_one_at_their_limits(block):
     z, c = torch.randn(2, 16, 8, generator=generator()), torch.randn(64, 8, generator=generator(1))
     limit = math.log(max(2, block))
-    found = measured(z, c, blocks(64, block), consistency=2 * limit, kl=limit)
+    found = measured(z, c, blocks(64, block), consistency=limit, kl=limit)
     assert found.uncertainty == pytest.approx(1.0)
     assert found.imbalance == pytest.approx(1.0)
     assert measured(z, c, blocks(64, block), consistency=0.0, kl=0.0).imbalance == 0.0
@@ -318,7 +318,7 @@ def test_a_diagnosis_reads_as_one_line():
 
 def verdict_of(z, prototypes, partition):
     terms = carp_loss(z, z, prototypes, prototypes, partition)
-    found = measure(float(terms.consistency), float(terms.kl_to_uniform), z, prototypes, partition)
+    found = measure(float(terms.consistency) / 2, float(terms.kl_to_uniform), z, prototypes, partition)
     return diagnose(found, LEARNING)
 
 

@@ -95,8 +95,8 @@ def duplicates(
         source = open_source(data, root=root, download=download)
         store = _opened(stored, source)
     else:
-        source = open_images(data, model, options, display)
         encoder = load_encoder(model, branch, options)
+        source = open_images(data, encoder, options, display)
         store = take_features(encoder, source, stored, options, display)
     with display.counting("comparing bytes", len(store.features)) as progress:
         firsts = first_identical(source, store.image_of_row(), progress)

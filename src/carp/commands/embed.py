@@ -81,7 +81,7 @@ def embed(
         require_pyarrow("--format parquet")  # before hours of encoding
     display = Display(quiet=quiet or distributed.rank() > 0)
     encoder = load_encoder(model, branch, options)
-    source = open_images(data, model, options, display)
+    source = open_images(data, encoder, options, display)
     store = take_features(encoder, source, Path(out), options, display)
     if format != "npy" and distributed.rank() == 0:
         (write_parquet if format == "parquet" else write_csv)(store)

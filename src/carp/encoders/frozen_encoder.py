@@ -43,6 +43,7 @@ class Encoder:
         resize: int | None = None,
         path: str = "",
         max_pixels: int = MAX_IMAGE_PIXELS,
+        root: str | None = None,
     ) -> None:
         self.module, self.size, self.device = module.eval().to(device), size, device
         self.resize = default_resize(size) if resize is None else resize
@@ -56,6 +57,7 @@ class Encoder:
         self.epoch = epoch  # that was asked for; None is the newest checkpoint of a run
         self.path = path  # from which it can be loaded again
         self.max_pixels = max_pixels  # of a stored image; larger images count as unreadable
+        self.root = root  # of torchvision's datasets, in the run that trained it
 
     def __repr__(self) -> str:
         features = getattr(self.module, "num_features", "?")

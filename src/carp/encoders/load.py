@@ -90,6 +90,7 @@ def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions)
         resize=resize,
         path=f"{run.folder.resolve()}" + ("" if epoch is None else f"@{epoch}"),
         max_pixels=run.config.max_image_pixels,
+        root=run.config.root,
     )
 
 

@@ -13,15 +13,14 @@ from carp.features.store import Store
 from carp.images import open_source
 from carp.images.decoding.decode import pixel_limit
 from carp.images.source import Openable, Source
-from carp.runs.run_folder import INDEX, is_run, open_run
+from carp.runs.epoch_argument import split_epoch
+from carp.runs.run_folder import INDEX, is_run
 
 
-def open_images(data: Openable, model: str | Path, options: FeatureOptions, display: Display) -> Source:
+def open_images(data: Openable, encoder: Encoder, options: FeatureOptions, display: Display) -> Source:
     """Open images; a run lends its `root` and its cached index, but never its permission to download."""
-    root, index = options.root, None
-    if is_run(model):
-        run = open_run(model)
-        root, index = root or run.config.root, run.folder / INDEX
+    index = split_epoch(encoder.path)[0] / INDEX if is_run(encoder.path) else None
+    root = options.root or encoder.root
     return open_source.open_images(data, display, root=root, download=options.download, index=index)
 
 

@@ -55,7 +55,7 @@ class Workspace:
             raise ConfigError(
                 f"{data} contains no stored features. Also give a run folder, or give a folder that `carp embed` wrote."
             )
-        return open_images(data, self.model, self.options, self.display)
+        return open_images(data, self.required_encoder(), self.options, self.display)
 
     def take(self, opened: Source | Store) -> LabelledFeatures:
         """The features of images: stored, found in the folder, or extracted now."""

@@ -1,8 +1,8 @@
 """Is this run learning? Numbers at little cost, and a verdict with its cause and the setting to change.
 
 Limits: with N prototypes in a block, `kl_to_uniform` lies between 0 (all used evenly) and ln N (one takes all);
-`consistency` is near 2 ln N while assignments are uniform ("loss stuck at ln K") and near 0 when they are certain
-and agree. A block of one prototype has two outcomes, so its limit is ln 2.
+the mean consistency of a pair of views is near ln N while assignments are uniform ("loss stuck at ln K") and near 0
+when they are certain and agree. A block of one prototype has two outcomes, so its limit is ln 2.
 
 Shapes: V views, B images, D embedding, K prototypes, P blocks, N prototypes in a block.
 """
@@ -48,7 +48,7 @@ class Verdict(StrEnum):
 class Health:
     """Measurements of one step; shares are between 0 and 1."""
 
-    uncertainty: float  # consistency / (2 ln N): 1 = assignments are uniform or disagree, 0 = certain and equal
+    uncertainty: float  # consistency of a pair / ln N: 1 = assignments are uniform or disagree, 0 = certain and equal
     imbalance: float  # kl_to_uniform / ln N: 0 = prototypes used evenly, 1 = one prototype takes all
     prototypes_used: float  # share of prototypes that some view prefers in their block
     prototypes_used_if_even: float  # the same if every view chose at random
@@ -98,14 +98,17 @@ class Diagnosis:
 
 @torch.no_grad()
 def measure(consistency: float, kl: float, z_VBD: Tensor, prototypes_KD: Tensor, partition_PN: Tensor) -> Health:
-    """Measure the health of one step from what the loss has seen; two views are enough."""
+    """Measure the health of one step from what the loss has seen; two views are enough.
+
+    `consistency` is the mean over pairs of views, whatever `pairs` is.
+    """
     x = F.normalize(z_VBD[0].float(), dim=-1)
     B, D = x.shape
     limit = math.log(max(2, partition_PN.shape[1]))
     choices = 2 * B
     agreement, error = _agreement(z_VBD[:2])
     return Health(
-        uncertainty=consistency / (2 * limit),
+        uncertainty=consistency / limit,
         imbalance=kl / limit,
         prototypes_used=_share_used(z_VBD[:2].flatten(0, 1), prototypes_KD, partition_PN),
         prototypes_used_if_even=1 - (1 - 1 / max(2, partition_PN.shape[1])) ** choices,

@@ -13,6 +13,7 @@ from carp.errors import CheckpointError, CollapseError
 from carp.images.loading.loader import Batch, Loader
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Carp
+from carp.model.strided_convolutions import select_pixels_first
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
 from carp.runs.checkpoint import Checkpoint
@@ -50,6 +51,8 @@ def build_model(config: Config, device: torch.device) -> Carp:
         synchronise(model, device)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
+        if device.type == "cpu":
+            select_pixels_first(model)
     return model.to(device)
 
 

@@ -34,12 +34,16 @@ def own_shards(config: HeadSettings) -> range:
     return range(*distributed.share(config.shards, distributed.rank()))
 
 
-def partition_inside_shards(config: OptimisationSettings, step: int) -> Tensor:
-    """Draw the blocks of this process's shards, [P, N]; indices count from the first prototype that it holds."""
+def partition_inside_shards(config: OptimisationSettings, step: int, number: int = 0) -> Tensor:
+    """Draw the blocks of this process's shards, [P, N]; indices count from the first prototype that it holds.
+
+    `number` is that of an independent micro-batch.
+    """
+    which = (number,) if number else ()
     size = config.num_prototypes // config.shards
     blocks = []
     for place, shard in enumerate(own_shards(config)):
-        generator = torch.Generator().manual_seed(seed_of(config.seed, Purpose.PARTITION, step, shard))
+        generator = torch.Generator().manual_seed(seed_of(config.seed, Purpose.PARTITION, step, shard, *which))
         blocks.append(random_partition(size, config.block_size, generator=generator) + place * size)
     return torch.cat(blocks)
 

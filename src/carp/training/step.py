@@ -19,6 +19,7 @@ from carp.compute import distributed
 from carp.config import Config
 from carp.images.loading.loader import Batch, normalise
 from carp.model.carp import Carp, Embedded
+from carp.model.head import PAIR_FACTOR
 from carp.model.loss import LossTerms
 from carp.model.partition import fixed_partition, random_partition
 from carp.model.shared_loss import sharded_loss, shared_loss
@@ -72,9 +73,10 @@ class Stepper:
             torch.manual_seed(seed_of(config.seed, Purpose.STEP, step, number, *who))  # dropout, stochastic depth
             return [normalise(v, self.device, channels_last=config.channels_last) for v in views]
 
-        def loss_of(embedded: Embedded, images: int) -> LossTerms:
+        def loss_of(number: int, embedded: Embedded, images: int) -> LossTerms:
             loss = sharded_loss if config.shards > 1 else shared_loss
-            return loss(embedded, partition_PN, images=images, entropy_weight=entropy_weight)
+            own_PN = self.partition(step, number) if number and config.accumulate == "independent" else partition_PN
+            return loss(embedded, own_PN, images=images, entropy_weight=entropy_weight, pairs=config.pairs)
 
         self.optimiser.zero_grad(set_to_none=True)
         micro_batches = divide(batch, config.micro_batch)
@@ -90,26 +92,31 @@ class Stepper:
         health = None
         if finite and with_health:
             z_BVD = distributed.all_gather_rows(seen.z_VBD[:2].transpose(0, 1))
-            found = measure(consistency, kl, z_BVD.transpose(0, 1), seen.prototypes_KD, partition_PN)
+            mean = consistency / PAIR_FACTOR[config.pairs]
+            found = measure(mean, kl, z_BVD.transpose(0, 1), seen.prototypes_KD, partition_PN)
             health = mean_over_shards(found) if self.sharded else found
         if finite:
             if config.clip_gradient is not None:
                 torch.nn.utils.clip_grads_with_norm_(self.trainable, config.clip_gradient, norm)
+            if config.teacher_update == "before":
+                self.model.update_teacher(momentum)
             self.optimiser.step()
-            self.model.update_teacher(momentum)
+            if config.teacher_update == "after":
+                self.model.update_teacher(momentum)
             exchange(self.model, self.optimiser, config, step)
         return StepResult(loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, finite, health)
 
-    def partition(self, step: int) -> Tensor:
-        """The partition of a step: the same for every view, branch and micro-batch."""
+    def partition(self, step: int, number: int = 0) -> Tensor:
+        """The partition of a step, the same for every view and branch; independent micro-batches have their own."""
         K, N = self.config.num_prototypes, self.config.block_size
         if self.config.partition == "fixed":
             own = K // distributed.world_size() if self.config.shards > 1 else K
             return fixed_partition(own, N, device=self.device)
         if self.config.shards > 1:
             self.mark = seed_of(self.config.seed, Purpose.PARTITION, step)
-            return partition_inside_shards(self.config, step).to(self.device)
-        generator = torch.Generator().manual_seed(seed_of(self.config.seed, Purpose.PARTITION, step))
+            return partition_inside_shards(self.config, step, number).to(self.device)
+        which = (number,) if number else ()
+        generator = torch.Generator().manual_seed(seed_of(self.config.seed, Purpose.PARTITION, step, *which))
         partition_PN = random_partition(K, N, generator=generator)
         self.mark = zlib.crc32(partition_PN[0].numpy().tobytes())
         return partition_PN.to(self.device)
