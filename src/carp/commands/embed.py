@@ -13,6 +13,7 @@ from carp.features.store import Store
 from carp.features.tabular import require_pyarrow, write_csv, write_parquet
 from carp.files.outputs import check_output_folder
 from carp.images.source import Openable
+from carp.runs.epoch_argument import at_epoch
 
 Format = Literal["npy", "parquet", "csv"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -24,6 +25,7 @@ def embed(
     out: str | Path,
     *,
     branch: str = "teacher",
+    epoch: int | None = None,
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
@@ -41,10 +43,12 @@ def embed(
     torchrun every process calls this, and they share the work.
 
     Args:
-        model: A run folder, or weights of another method: FILE or METHOD:FILE (`carp weights`).
+        model: A run folder, `RUN@25` for the run at the end of epoch 25, or weights of another method: FILE or
+            METHOD:FILE (`carp weights`).
         data: Images of any kind (docs/data.md), labelled or not.
         out: The folder for the features.
         branch: Encoder of a run: `teacher` or `student`.
+        epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
         size: Side of the images in pixels. None is the size used for training.
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
@@ -61,6 +65,7 @@ def embed(
     """
     if format not in FORMATS:
         raise ConfigError(f"there is no format '{format}'.{nearest(format, FORMATS)} Formats: {', '.join(FORMATS)}.")
+    model = at_epoch(model, epoch)
     options = FeatureOptions(
         layer=layer,
         size=size,

@@ -39,6 +39,7 @@ class Encoder:
         branch: str = "",
         layer: str = ENCODER,
         epochs: int | None = None,
+        epoch: int | None = None,
         resize: int | None = None,
         path: str = "",
         max_pixels: int = MAX_IMAGE_PIXELS,
@@ -51,7 +52,9 @@ class Encoder:
                 f"images are resized to {self.resize} pixels (resize) and then cropped to {self.size} (size). size "
                 "must be at least 1, and resize at least size."
             )
-        self.name, self.branch, self.layer, self.epochs = name, branch, layer, epochs
+        self.name, self.branch, self.layer = name, branch, layer
+        self.epochs = epochs  # that it was trained for
+        self.epoch = epoch  # that was asked for; None is the newest checkpoint of a run
         self.path = path  # from which it can be loaded again
         self.max_pixels = max_pixels  # of a stored image; larger images count as unreadable
         self.root = root  # of torchvision's datasets, in the run that trained it
@@ -59,6 +62,11 @@ class Encoder:
     def __repr__(self) -> str:
         features = getattr(self.module, "num_features", "?")
         return f"Encoder({type(self.module).__name__}, {features} features, {self.size} px, {self.device})"
+
+    @property
+    def label(self) -> str:
+        """The branch of a run, with the epoch that was asked for."""
+        return self.branch if self.epoch is None else f"{self.branch}@{self.epoch}"
 
     @cached_property
     def hash(self) -> str:
@@ -68,7 +76,8 @@ class Encoder:
     def description(self) -> dict[str, Any]:
         """Return the description that results and stored features record."""
         known = {"name": self.name, "hash": self.hash, "branch": self.branch, "layer": self.layer}
-        return known | ({} if self.epochs is None else {"epochs": self.epochs})
+        trained = {"epochs": self.epochs, "epoch": self.epoch}
+        return known | {key: value for key, value in trained.items() if value is not None}
 
     def store(
         self,

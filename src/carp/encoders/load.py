@@ -20,16 +20,19 @@ from carp.features.store import Store
 from carp.images.views.centre_crop import TRANSFORM
 from carp.model.branch import Branch
 from carp.random import Purpose, seed_of
-from carp.runs.run_folder import Run, open_run
+from carp.runs.epoch_argument import at_epoch, split_epoch
+from carp.runs.run_folder import Run, is_run, open_run
 
 BranchName = Literal["teacher", "student", "untrained", "raw pixels"]
 BRANCHES: tuple[BranchName, ...] = get_args(BranchName)
+TRAINED = ("teacher", "student")  # the branches that an epoch changes
 
 
 def load(
     model: str | Path,
     branch: str | Path = "teacher",
     *,
+    epoch: int | None = None,
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
@@ -38,11 +41,12 @@ def load(
     """Load the encoder of a run, or released weights of another method.
 
     Args:
-        model: A run folder, a weights file (also one that `carp export` wrote as safetensors or for torchvision), or
-            `METHOD:FILE` (`carp weights` lists the methods).
+        model: A run folder, `RUN@25` for the run at the end of epoch 25, a weights file (also one that `carp export`
+            wrote as safetensors or for torchvision), or `METHOD:FILE` (`carp weights` lists the methods).
         branch: The branch of a run: `teacher` or `student`; as baselines, `untrained` (the encoder that the run started
             from) and `raw pixels` (no encoder, images resized to at most 32 pixels). Weights have no branches:
             `load("swav", FILE)` is the same as `load("swav:FILE")`.
+        epoch: The epoch of a run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
         layer: The output to use: `encoder` (pooled), `projector` (the embedding, for runs only), or the name of a layer
             of the encoder, such as `layer3`, averaged over positions.
         size: Side of the images in pixels. By default the size used for training.
@@ -52,7 +56,8 @@ def load(
     Returns:
         The encoder in evaluation mode; `Encoder.embed` turns images into features.
     """
-    return load_encoder(model, branch, FeatureOptions(layer=layer, size=size, resize=resize, device=device))
+    options = FeatureOptions(layer=layer, size=size, resize=resize, device=device)
+    return load_encoder(at_epoch(model, epoch), branch, options)
 
 
 def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions) -> Encoder:
@@ -67,10 +72,11 @@ def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions)
     run = open_run(model)
     layer, size, resize = options.layer, options.size or run.config.global_size, options.resize
     module: nn.Module
+    epochs, epoch = None, run.epoch if branch in TRAINED else None
     if branch == "raw pixels":
         module, layer, size, resize = nn.Flatten(), ENCODER, min(size, RAW_PIXELS_SIDE), None
     else:
-        trained = _branch(run, str(branch))
+        trained, epochs = _branch(run, str(branch))
         module = trained if layer == PROJECTOR else _output(trained.encoder, layer)
     return Encoder(
         module,
@@ -79,9 +85,10 @@ def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions)
         name=run.folder.resolve().name,
         branch=str(branch),
         layer=layer,
-        epochs=run.config.epochs if branch in ("teacher", "student") else None,
+        epochs=epochs,
+        epoch=epoch,
         resize=resize,
-        path=str(run.folder.resolve()),
+        path=f"{run.folder.resolve()}" + ("" if epoch is None else f"@{epoch}"),
         max_pixels=run.config.max_image_pixels,
         root=run.config.root,
     )
@@ -102,9 +109,11 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
             "Extract features with `carp embed`, then run `carp index` and `carp search` on those."
         )
     path = model or about.get("path")
+    if model and is_run(model) and split_epoch(model)[1] is None:
+        path = at_epoch(model, about.get("epoch"))  # a run that was moved
     if not path:
         raise ConfigError(f"{store.folder} does not record where its model {about['name']} is. Give it with --model.")
-    if not model and not split_weights(path)[1].exists():
+    if not model and not split_epoch(split_weights(path)[1])[0].exists():
         raise CheckpointError(f"the model {about['name']} is no longer at {path}. Give its new path with --model.")
     options = FeatureOptions(layer=about["layer"], size=transform["size"], resize=transform["resize"], device=device)
     encoder = load_encoder(path, about["branch"] or "teacher", options)
@@ -153,19 +162,21 @@ def _load_export(own: CarpExport, options: FeatureOptions) -> Encoder:
         branch=str(origin.get("branch", "")),
         layer=options.layer,
         epochs=origin.get("epochs"),
+        epoch=origin.get("epoch"),
         resize=about.resize if options.size is None and options.resize is None else options.resize,
         path=str(own.path.resolve()),
     )
 
 
-def _branch(run: Run, name: str) -> Branch:
+def _branch(run: Run, name: str) -> tuple[Branch, int | None]:
+    """Build a branch of a run, and return how many epochs it was trained for; None for the untrained one."""
     torch.manual_seed(seed_of(run.config.seed, Purpose.WEIGHTS))  # as in training
     model = Branch(run.config)
-    if name != "untrained":
-        prefix = f"model.{'student' if run.config.siamese else name}."
-        tensors = run.newest().tensors
-        model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-    return model
+    if name not in TRAINED:
+        return model, None
+    prefix, point = f"model.{'student' if run.config.siamese else name}.", run.checkpoint()
+    model.load_state_dict({k.removeprefix(prefix): v for k, v in point.tensors.items() if k.startswith(prefix)})
+    return model, point.step // run.steps_per_epoch
 
 
 def _output(encoder: nn.Module, layer: str) -> nn.Module:

@@ -7,6 +7,7 @@ from typing import Any
 from carp.images.sources.paper.paper_datasets import BY_NAME, DATASETS, PREFIX, find
 
 AVERAGE = "average"
+FILE_UNSAFE = r"[^\w.+%]+"  # becomes _ in the name of a file
 _OTHER_TITLES = {
     "roxford5k": "ROxford5k",
     "rparis6k": "RParis6k",

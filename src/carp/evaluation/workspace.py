@@ -14,6 +14,7 @@ from carp.evaluation.result import Result
 from carp.features.feature_options import FeatureOptions
 from carp.features.store import Origin, Store, is_store, open_store
 from carp.images.source import Openable, Source
+from carp.runs.epoch_argument import split_epoch
 
 STORES = "features"  # sub-folder: one feature store per origin
 
@@ -22,7 +23,7 @@ def output_folder(model: str | Path | None, out: str | Path | None) -> Path:
     """Where features and results go: `out`, the run's own folder, or a folder named after the weights."""
     if out is not None or model is None:
         return Path(out or ".")
-    return Path(split_weights(model)[1].name.partition(".")[0]) if is_weights(model) else Path(model)
+    return Path(split_weights(model)[1].name.partition(".")[0]) if is_weights(model) else split_epoch(model)[0]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Workspace:
     """One encoder of a model, and the place where its features and its results are kept."""
 
     model: str | Path | None
-    """A run folder or weights; None to evaluate stored features."""
+    """A run folder, `RUN@25`, or weights; None to evaluate stored features."""
     branch: str
     encoder: Encoder | None
     """None for stored features, and for a protocol that takes the model apart itself."""

@@ -101,6 +101,7 @@ class Training:
                 save=lambda _: self.save(),
                 save_seconds=60 * self.config.checkpoint_minutes,
                 save_steps=self.config.checkpoint_steps,
+                must_save=lambda step: self._milestone(step) is not None,
                 mark=lambda: self.stepper.mark,
             ).run()
         if self.diagnosis is not None:
@@ -145,7 +146,13 @@ class Training:
             "processes": distributed.world_size(),
         }
         point = Checkpoint(self.step, tensors, state)
-        checkpoints.save(self.checkpoints, point, keep=self.config.keep_checkpoints)
+        keep, milestone = self.config.keep_checkpoints, self._milestone(self.step)
+        checkpoints.save(self.checkpoints, point, keep=keep, milestone=milestone)
+
+    def _milestone(self, step: int) -> int | None:
+        """The epoch that ends after this number of steps, if its checkpoint is kept for good."""
+        epoch, place = divmod(step, self.loader.steps_per_epoch)
+        return epoch if place == 0 and epoch and self.config.keeps(epoch) else None
 
     def _resume(self) -> dict[str, Any]:
         """Load the newest whole checkpoint, if any, and return its state."""

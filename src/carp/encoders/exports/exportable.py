@@ -100,6 +100,7 @@ def open_exportable(model: str | Path, branch: str = "teacher") -> ExportableEnc
         "run": encoder.name,
         "branch": branch,
         "epochs": encoder.epochs,
+        **({} if encoder.epoch is None else {"epoch": encoder.epoch}),
         "images": run.info["data"]["name"],
         "weights": encoder.hash,
     }

@@ -179,7 +179,7 @@ def column_name(result: Result, name: str) -> str:
 def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:
     model = result.model
     branch = model.get("branch")
-    title = str(model.get("name") or model.get("hash") or "model")
+    title = str(model.get("name") or model.get("hash") or "model") + result.at_epoch
     epochs = model.get("epochs")
     return Row(
         f"{title} ({branch})" if branch else title,
