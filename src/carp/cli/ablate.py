@@ -3,7 +3,7 @@
 import os
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from carp.cli import completion, options
 from carp.cli.app import app
 from carp.cli.output import say
 from carp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from carp.studies.summary import Study
 
 
 @app.command("ablate", context_settings=options.WITH_SETTINGS)
@@ -49,6 +52,7 @@ def _ablate(
         int, typer.Option(min=1, help="Number of processes that share every job: one per GPU, or a few on a CPU.")
     ] = 1,
     jobs: Annotated[int, typer.Option(min=1, help="Number of jobs that run at the same time.")] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the jobs; train nothing.")] = False,
     submit: Annotated[
         str | None, typer.Option(help="Queue the jobs on a SLURM cluster: 'nodes=1 tasks=8 hours=48 partition=gpu'.")
     ] = None,
@@ -63,18 +67,58 @@ def _ablate(
     given: dict[str, Any] = {"recipe": recipe, "test": test, "values": values, "variants": variants, "seeds": seeds}
     words = ["ablate", name, *(settings or []), "--data", data, "--out", str(out), *_words(given)]
     words += ["--keep-weights"] * keep_weights
-    if submit is None and "RANK" not in os.environ and (jobs > 1 or procs > 1):
-        _start(words, out / name, jobs=jobs, processes=procs)
-        return
     from carp.commands.ablate import ablate
 
-    run = partial(ablate, name, data, out, **given, keep_weights=keep_weights, **overrides)
-    if submit is not None:
+    run = partial(ablate, name, data, out, **given, keep_weights=keep_weights, dry_run=dry_run, **overrides)
+    if submit is not None and not dry_run:
         _queue(submit, run, out, jobs)
         return
+    if jobs > 1 and not dry_run:
+        run(dry_run=True)  # mistakes are reported once
+        code = _side_by_side(words, copies=jobs, processes=procs)
+        if code:
+            raise SystemExit(code)
+        run = partial(run, dry_run=True, quiet=True)  # the others have done the jobs
+    elif procs > 1 and "RANK" not in os.environ and not dry_run:  # the processes themselves run the same command
+        from carp.compute.launcher import launch
+
+        raise SystemExit(launch(words, processes=procs))  # they have printed the outcome
     study = run()
     if options.is_first_process():
-        from carp.report.tables.study_table import print_study
+        _print(study, planned=dry_run)
 
+
+def _print(study: "Study", *, planned: bool) -> None:
+    """Print the jobs that are left, or the table."""
+    from carp.report.tables.study_table import print_study
+
+    if study.rows:
         print_study(study)
+    for job in study.missing if planned else ():
+        say(f"to do: {job}")
+    if study.rows:
         say(f"study: {study.folder}   table: {study.folder / 'table.md'}   plot: {study.folder / 'plot.png'}")
+
+
+def _words(given: dict[str, Any]) -> list[str]:
+    """The options of this command that were given, as words."""
+    return [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+
+
+def _side_by_side(words: list[str], *, copies: int, processes: int) -> int:
+    """Run the same command several times at once; the copies share the jobs."""
+    from carp.compute.threads import available_cores
+    from carp.runs.supervisor import supervise
+
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // (copies * processes))))
+    return supervise([*words, "--procs", str(processes)], copies=copies)
+
+
+def _queue(resources: str, run: "partial[Study]", out: Path, jobs: int) -> None:
+    """Submit one job to the cluster for each of the jobs at a time; they share the work."""
+    from carp.runs.cluster import Job, parse_resources, submit
+
+    requested = parse_resources(resources)
+    study = run(dry_run=True)  # mistakes are found before they wait in a queue
+    for _ in range(min(jobs, len(study.missing))):
+        say(f"job: {submit(Job(run), out, requested)}   output: {out}.jobs")

@@ -10,7 +10,7 @@ import torch
 from carp.commands.evaluate import evaluate
 from carp.commands.train import train
 from carp.compute import distributed
-from carp.config import Config, decisive, resolve
+from carp.config import decisive, resolve
 from carp.config.recipe import read_settings
 from carp.console.progress import Display
 from carp.errors import CarpError, ConfigError, received
@@ -24,7 +24,7 @@ from carp.studies.grid import Job, Point, all_jobs
 from carp.studies.job_folder import newest_step, remove_large, tidy
 from carp.studies.job_queue import JobQueue
 from carp.studies.job_result import JobResult, read_all
-from carp.studies.measure import EARLY_ENDS, EarlyEnd, measure_run
+from carp.studies.measure import EARLY_ENDS, measure_run
 from carp.studies.published import published
 from carp.studies.study_folder import in_turn, open_study
 from carp.studies.study_images import StudyImages
@@ -47,6 +47,7 @@ def ablate(
     variants: Texts = None,
     seeds: str | int | Sequence[int] = "0,1,2",
     keep_weights: bool = False,
+    dry_run: bool = False,
     quiet: bool = False,
     **overrides: Any,
 ) -> Study:
@@ -65,6 +66,7 @@ def ablate(
         variants: Some of the variants, such as `with-teacher`, as text with commas or as a sequence; None is all.
         seeds: The seeds, as text with commas or as numbers; every value is trained once with each.
         keep_weights: Keep checkpoints and features of finished jobs, which take much space.
+        dry_run: Train nothing and write nothing: the result says which jobs are done, and which are `missing`.
         quiet: Print nothing.
         **overrides: Settings that all jobs share, as in `key=value` on the command line.
 
@@ -79,16 +81,18 @@ def ablate(
     config, source, device = open_for_training(data, recipe, overrides, display)
     images = StudyImages.open(data, source, test, config, display, k=_K)
     common = {**overrides, **ablation.adapt(given, config.global_size)}
-    points, notes = _possible(
-        ablation.points(values, variants, epochs=config.epochs), {**given, **common}, images, device
-    )
+    points = ablation.points(values, variants, epochs=config.epochs)
+    points, notes = _possible(ablation.axis, points, {**given, **common}, images, device)
     for note in notes:
         display.say(note)
     if not points:
-        raise ConfigError(f"no value of {ablation.name} can be used. The first was {notes[0]}")
+        raise ConfigError(f"no value of {ablation.name} can be used here: {notes[0]}")
     jobs = all_jobs(points, numbers)
     if distributed.is_first():
-        open_study(folder, _identity(ablation, {**given, **common}, images))
+        open_study(folder, _identity(ablation, {**given, **common}, images), write=not dry_run)
+    if dry_run:
+        return _study(ablation, folder, jobs, notes)
+    if distributed.is_first():
         tidy(folder)
     images = images.held(config, display)
 
@@ -116,7 +120,7 @@ def ablate(
             write_study(study, warn=display.warn_once)
         return study
 
-    JobQueue(folder, jobs, work, display.say, report).run()
+    JobQueue(folder, jobs, work, display.say, report, label=ablation.axis).run()
     study = report() if distributed.is_first() else _study(ablation, folder, jobs, notes)
     distributed.stop()
     return study
@@ -158,7 +162,7 @@ def _seconds(training: float, resumed_at: int, steps: int, evaluation: float) ->
 
 
 def _possible(
-    points: Sequence[Point], values: Mapping[str, Any], images: StudyImages, device: torch.device
+    axis: str, points: Sequence[Point], values: Mapping[str, Any], images: StudyImages, device: torch.device
 ) -> tuple[list[Point], list[str]]:
     """The points that can be trained, and one line for each that cannot. The first process decides for all."""
     seen: dict[str, Point] = {}
@@ -174,8 +178,11 @@ def _possible(
         except CarpError as error:
             reasons.append(str(error))
     reasons = distributed.gather(reasons)[0]
-    skipped = [f"skipped {p.title}: {reason}" for p, reason in zip(points, reasons, strict=True) if reason]
-    return [p for p, reason in zip(points, reasons, strict=True) if not reason], skipped
+    skipped: dict[tuple[str, str], None] = {
+        (point.value, reason): None for point, reason in zip(points, reasons, strict=True) if reason
+    }
+    left = [point for point, reason in zip(points, reasons, strict=True) if not reason]
+    return left, [f"skipped {axis} {value}: {reason}" for value, reason in skipped]
 
 
 def _identity(ablation: Ablation, values: Mapping[str, Any], images: StudyImages) -> dict[str, Any]:
@@ -201,6 +208,6 @@ def _refuse_reserved(ablation: Ablation, overrides: Mapping[str, Any]) -> None:
             )
         if key in ablation.reserved:
             raise ConfigError(
-                f"{key} is what the ablation {ablation.name} varies, received {key}={received(overrides[key])}: leave it "
-                "out, or choose the values with --values."
+                f"{key} is what the ablation {ablation.name} varies, received {key}={received(overrides[key])}: leave "
+                "it out, or choose the values with --values."
             )

@@ -66,9 +66,7 @@ class _Places:
 
     def __init__(self, study: Study) -> None:
         values = sorted({(row.point.place, row.point.value) for row in study.rows})
-        steps = {"log": lambda i, place: math.log2(max(place, 1e-9)), "linear": lambda i, place: place}
-        step = steps.get(study.scale, lambda i, place: float(i))
-        self._x = {value: step(number, place) for number, (place, value) in enumerate(values)}
+        self._x = {value: _position(study.scale, i, place) for i, (place, value) in enumerate(values)}
 
     def of(self, row: StudyRow) -> float:
         return self._x[row.point.value]
@@ -85,6 +83,12 @@ class _Places:
             fontsize=9,
         )
         axis.margins(x=0.06)
+
+
+def _position(scale: str, number: int, place: float) -> float:
+    if scale == "log":
+        return math.log2(max(place, 1e-9))
+    return place if scale == "linear" else float(number)
 
 
 def _own_lines(study: Study, places: _Places) -> list[_Line]:
@@ -188,7 +192,7 @@ def _leave_out_collapsed(axis: Any, lines: Sequence[_Line]) -> None:
     room = max(0.08 * (max(near) - min(near)), 0.3)
     bottom = min(near) - (4 if far else 1) * room
     axis.set_ylim(bottom, max(near) + 1.5 * room)
-    for x, y, colour in far:
+    for x, _, colour in far:
         axis.plot([x], [bottom + 0.9 * room], marker="v", color=colour, ms=6, zorder=5)
     for x in {x for x, _, _ in far}:
         text = " / ".join(dict.fromkeys(f"{y:.3g}" for place, y, _ in far if place == x))

@@ -63,10 +63,8 @@ def _order_line(study: Study, variant: str, branch: str) -> str:
     names, ours, theirs = (list(column) for column in zip(*compared, strict=True))
     correlation = spearman(ours, theirs)
     rank = "undefined, as all values are equal" if correlation is None else f"{correlation:+.2f}"
-    ends = " and ".join(
-        f"{word} {_agrees(names[end(range(len(ours)), key=ours.__getitem__)], names[end(range(len(ours)), key=theirs.__getitem__)])}"
-        for word, end in (("best", max), ("worst", min))
-    )
+    best, worst = (_agrees(names[ours.index(end(ours))], names[theirs.index(end(theirs))]) for end in (max, min))
+    ends = f"best {best} and worst {worst}"
     return f"{start}Spearman's rank correlation with the paper {rank} over {len(ours)} values; {ends}."
 
 

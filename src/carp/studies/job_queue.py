@@ -32,6 +32,7 @@ class JobQueue:
         work: Does one job in its folder and writes its result. Every process of the study calls it (torchrun).
         say: Prints a line.
         done: Called in the first process after every job.
+        label: What the values are, for messages.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class JobQueue:
     work: Work
     say: Say
     done: Callable[[], object] = lambda: None
+    label: str = ""
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Jobs that other processes were working on at the end, and these processes."""
 
@@ -88,7 +90,7 @@ class JobQueue:
         done = len(self.jobs) - len(left)
         seconds = estimate(left, finished, self.jobs)
         time_left = "" if seconds is None else f", about {duration(seconds)} left for {len(left)}"
-        return f"job {done + 1} of {len(self.jobs)}: {job.title}{time_left}"
+        return f"job {done + 1} of {len(self.jobs)}: {f'{self.label} {job.title}'.strip()}{time_left}"
 
 
 def estimate(left: Sequence[Job], finished: Sequence[JobResult], jobs: Sequence[Job]) -> float | None:

@@ -46,12 +46,14 @@ def in_turn(folder: Path) -> Iterator[None]:
             time.sleep(0.05)
 
 
-def open_study(folder: Path, common: Mapping[str, Any]) -> None:
+def open_study(folder: Path, common: Mapping[str, Any], *, write: bool = True) -> None:
     """Create the folder of a study, or raise unless an earlier study in it had the same settings and images.
 
     `common` is what all jobs share, as plain values for JSON: mappings by section, such as settings and data.
     """
     now = json.loads(json.dumps(common))
+    if not write and not (folder / STUDY).exists():
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with in_turn(folder):

@@ -122,7 +122,10 @@ def rows_of(results: Sequence[JobResult], variants: Sequence[str]) -> tuple[Stud
 
 
 def pooled_deviation(rows: Sequence[StudyRow], branch: str = "") -> tuple[float, int] | None:
-    """The standard deviation over seeds in percent, pooled over the points, and its degrees of freedom; None with one seed."""
+    """The standard deviation over seeds in percent, pooled over the points, and its degrees of freedom.
+
+    None if every point has a single seed.
+    """
     means = [mean for row in rows if (mean := row.branch(branch)) and mean.deviation is not None]
     freedom = sum(mean.count - 1 for mean in means)
     if not freedom:

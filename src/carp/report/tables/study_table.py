@@ -10,6 +10,7 @@ from rich.text import Text
 
 from carp.console.printable import printable
 from carp.console.quantities import counted, duration
+from carp.console.safe_console import SafeConsole
 from carp.report.tables.screen import print_in_parts
 from carp.studies.agreement import agreement_lines
 from carp.studies.summary import BRANCHES, Mean, Study, StudyRow
@@ -30,8 +31,6 @@ class StudyColumn:
 
 def print_study(study: Study) -> None:
     """Print the table, its lines of comparison and its notes to standard output."""
-    from carp.console.safe_console import SafeConsole  # noqa: PLC0415
-
     print_in_parts(_columns(study), lambda columns: _screen(study, columns))
     for line in [*agreement_lines(study), *(f"note: {note}" for note in notes_of(study))]:
         SafeConsole(highlight=False, soft_wrap=True).print(printable(line), markup=False)
@@ -66,13 +65,10 @@ def study_csv(study: Study) -> str:
 
 def notes_of(study: Study) -> list[str]:
     """What a reader of the table should know."""
-    notes = (
-        [
-            f"{counted(len(study.missing), 'job')} not done yet: {', '.join(study.missing[:_FEW])}{' …' if len(study.missing) > _FEW else ''}"
-        ]
-        if study.missing
-        else []
-    )
+    notes = []
+    if study.missing:
+        more = " …" if len(study.missing) > _FEW else ""
+        notes.append(f"{counted(len(study.missing), 'job')} not done yet: {', '.join(study.missing[:_FEW])}{more}")
     diverged = [
         f"{row.point.title}, seed {job.seed}: {n}" for row in study.rows for job in row.results for n in job.notes
     ]
