@@ -25,7 +25,7 @@ from carp.studies.job_folder import newest_step, remove_large, tidy
 from carp.studies.job_queue import JobQueue
 from carp.studies.job_result import JobResult, read_all
 from carp.studies.measure import EARLY_ENDS, measure_run
-from carp.studies.published import published
+from carp.studies.published import published_ablations
 from carp.studies.study_folder import in_turn, open_study
 from carp.studies.study_images import StudyImages
 from carp.studies.summary import Study, rows_of
@@ -136,7 +136,7 @@ def _study(ablation: Ablation, folder: Path, jobs: Sequence[Job], notes: Sequenc
         scale=ablation.scale,
         folder=folder,
         rows=rows_of(results, list(ablation.variants)),
-        published=published().get(ablation.name),
+        published=published_ablations().get(ablation.name),
         missing=tuple(job.name for job in jobs if job.name not in names),
         notes=tuple(notes),
     )

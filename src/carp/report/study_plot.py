@@ -51,7 +51,7 @@ def plot_study(study: Study, path: Path) -> None:
     for axis, (unit, title, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for line in lines:
             _draw(axis, line)
-        axis.set(xlabel=study.axis, ylabel=unit, title=title)
+        axis.set(xlabel=study.axis.replace("N_B", "$N_B$").replace(" K", " $K$"), ylabel=unit, title=title)
         places.label(axis)
         _tidy(axis, lines, limited=unit.endswith("%"))
     figure.suptitle(study.title, fontsize=13, color=_INK)
@@ -82,7 +82,9 @@ class _Places:
             rotation_mode="anchor",
             fontsize=9,
         )
-        axis.margins(x=0.06)
+        low, high = min(self._x.values()), max(self._x.values())
+        room = 0.06 * (high - low) or 0.5
+        axis.set_xlim(low - room, high + room)
 
 
 def _position(scale: str, number: int, place: float) -> float:

@@ -60,13 +60,11 @@ def open_study(folder: Path, common: Mapping[str, Any], *, write: bool = True) -
             if not (folder / STUDY).exists():
                 write_atomic(folder / STUDY, json.dumps(now, indent=1) + "\n")
                 return
-        before = json.loads(read_text(folder / STUDY))
+        before = read_study(folder)
     except OSError as error:
         raise CheckpointError(
             f"cannot write the study {folder}: {error.strerror}. Free some space, or use another --out."
         ) from error
-    except ValueError as error:
-        raise CheckpointError(f"cannot read {folder / STUDY}: {error}. Use another --out.") from None
     changed = [
         f"{key}: {received(then)} -> {received(new)}"
         for section in now
@@ -77,6 +75,17 @@ def open_study(folder: Path, common: Mapping[str, Any], *, write: bool = True) -
             f"{folder} belongs to a study with other settings ({'; '.join(changed)}). Use another --out, or the same "
             "settings to continue it."
         )
+
+
+def read_study(folder: Path) -> dict[str, Any]:
+    """Read what the jobs of a study have in common."""
+    try:
+        found = json.loads(read_text(folder / STUDY))
+        if not isinstance(found, dict):
+            raise TypeError("it does not contain an object")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{folder / STUDY} is damaged: {error}. Restore it, or use another --out.") from None
+    return found
 
 
 def _differences(before: Any, now: Any, section: str) -> Iterator[tuple[str, Any, Any]]:

@@ -108,7 +108,7 @@ def _paper_column(study: Study, branch: str) -> StudyColumn:
 
     def text(row: StudyRow) -> str:
         value = number(row)
-        return _MISSING if value is None else f"{value:.5g}"
+        return _MISSING if value is None else f"{value:.2f}".removesuffix("0")
 
     return StudyColumn(f"paper, {branch}" if branch else "paper", text, number)
 
