@@ -15,6 +15,7 @@ from carp.studies.summary import BRANCHES, Study, StudyRow
 _COLOURS = {"student": "#1f77b4", "teacher": "#ff7f0e"}
 _VARIANTS = ("#1f77b4", "#d1495b", "#2a7a2a", "#7b52ab")
 _INK, _GREY = "#333333", "#777777"
+_PAPER = "the paper (ImageNet, single runs)"
 _SOUND = "healthy"
 _FAR = 0.6  # of the median: lower values are drawn at the lower edge, as they would flatten all others
 _MANY = 6  # labels of an axis that fit without rotation
@@ -44,15 +45,15 @@ def plot_study(study: Study, path: Path) -> None:
     ours, theirs = _own_lines(study, places), _published_lines(study, places)
     panels = [("k-NN top-1, %", "these runs", ours)]
     if theirs:
-        panels.append(("k-NN top-1, %", "the paper (ImageNet, single runs)", theirs))
+        panels.append(("k-NN top-1, %", _PAPER, theirs))
     panels.append(("kl_to_uniform, nats", "distance from even use of the prototypes", _kl_lines(study, places)))
     margins = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)  # inches
     figure = Figure(figsize=(4.3 * len(panels), 3.9), layout=margins)
     for axis, (unit, title, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        for line in lines:
-            _draw(axis, line)
+        for number, line in enumerate(lines):
+            _draw(axis, line, places.beside(number, len(lines)))
         axis.set(xlabel=study.axis.replace("N_B", "$N_B$").replace(" K", " $K$"), ylabel=unit, title=title)
-        places.label(axis)
+        places.label(axis, published=title == _PAPER)
         _tidy(axis, lines, limited=unit.endswith("%"))
     figure.suptitle(study.title, fontsize=13, color=_INK)
     hollow = "   ○ verdict other than healthy" if not all(all(line.sound) for line in ours) else ""
@@ -67,13 +68,20 @@ class _Places:
     def __init__(self, study: Study) -> None:
         values = sorted({(row.point.place, row.point.value) for row in study.rows})
         self._x = {value: _position(study.scale, i, place) for i, (place, value) in enumerate(values)}
+        self._names = {row.point.value: (row.point.value, row.point.published_as) for row in study.rows}
+        self._width = max(self._x.values()) - min(self._x.values()) or 1.0
 
     def of(self, row: StudyRow) -> float:
         return self._x[row.point.value]
 
-    def label(self, axis: Any) -> None:
+    def beside(self, number: int, count: int) -> float:
+        """Shift of a line, so that the bars of several lines do not cover each other."""
+        return 0.012 * self._width * (number - (count - 1) / 2)
+
+    def label(self, axis: Any, *, published: bool) -> None:
+        """Label the values; those of the paper may be others, such as epochs."""
         turned = len(self._x) > _MANY
-        names = [value.replace("->", "→") for value in self._x]
+        names = [self._names[value][published].replace("->", "→") for value in self._x]
         axis.set_xticks(
             list(self._x.values()),
             names,
@@ -82,9 +90,8 @@ class _Places:
             rotation_mode="anchor",
             fontsize=9,
         )
-        low, high = min(self._x.values()), max(self._x.values())
-        room = 0.06 * (high - low) or 0.5
-        axis.set_xlim(low - room, high + room)
+        room = 0.07 * self._width
+        axis.set_xlim(min(self._x.values()) - room, max(self._x.values()) + room)
 
 
 def _position(scale: str, number: int, place: float) -> float:
@@ -134,8 +141,7 @@ def _published_lines(study: Study, places: _Places) -> list[_Line]:
         variants = len(study.variants) > 1
         colour = _VARIANTS[study.variants.index(series.variant)] if variants else _COLOURS.get(series.branch, _INK)
         numbers = [series.values[row.point.published_as] for row in rows]
-        label = series.branch or series.variant or "CARP"
-        lines.append(_plain_line(label, colour, [places.of(row) for row in rows], numbers))
+        lines.append(_plain_line(series.branch or series.variant, colour, [places.of(row) for row in rows], numbers))
     return lines
 
 
@@ -152,16 +158,18 @@ def _plain_line(label: str, colour: str, x: list[float], y: list[float]) -> _Lin
     return _Line(label, colour, x, y, [0.0] * len(x), [True] * len(x), [])
 
 
-def _draw(axis: Any, line: _Line) -> None:
-    axis.plot(line.x, line.y, color=line.colour, lw=1.6, alpha=0.75, zorder=2, label=line.label or None)
+def _draw(axis: Any, line: _Line, shift: float) -> None:
+    x = [place + shift for place in line.x]
+    axis.plot(x, line.y, color=line.colour, lw=1.6, alpha=0.75, zorder=2, label=line.label or None)
     if any(line.deviation):
         axis.errorbar(
-            line.x, line.y, yerr=line.deviation, fmt="none", ecolor=line.colour, elinewidth=1.1, capsize=3, zorder=2
+            x, line.y, yerr=line.deviation, fmt="none", ecolor=line.colour, elinewidth=1.1, capsize=3, zorder=2
         )
     if line.seeds:
-        axis.scatter(*zip(*line.seeds, strict=True), s=9, color=line.colour, alpha=0.35, lw=0, zorder=3)
+        seeds = [(place + shift, share) for place, share in line.seeds]
+        axis.scatter(*zip(*seeds, strict=True), s=9, color=line.colour, alpha=0.35, lw=0, zorder=3)
     faces = [line.colour if sound else "white" for sound in line.sound]
-    axis.scatter(line.x, line.y, s=34, facecolor=faces, edgecolor=line.colour, lw=1.4, zorder=4)
+    axis.scatter(x, line.y, s=34, facecolor=faces, edgecolor=line.colour, lw=1.4, zorder=4)
 
 
 def _tidy(axis: Any, lines: Sequence[_Line], *, limited: bool) -> None:
@@ -172,30 +180,36 @@ def _tidy(axis: Any, lines: Sequence[_Line], *, limited: bool) -> None:
     if limited:
         _leave_out_collapsed(axis, lines)
     else:
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.08 * max((y for line in lines for y in line.y), default=1.0) or 1.0)
     if any(line.label for line in lines):
         axis.legend(fontsize=8.5, frameon=False)
 
 
 def _leave_out_collapsed(axis: Any, lines: Sequence[_Line]) -> None:
-    """Draw values far below all others at the lower edge, with their numbers."""
+    """Mark values far below all others at the lower edge, with their numbers."""
     values = [y for line in lines for y in line.y]
     if not values:
         return
     limit = _FAR * statistics.median(values)
-    near = [
-        y + sign * d
-        for line in lines
-        for y, d in zip(line.y, line.deviation, strict=True)
-        for sign in (-1, 1)
-        if y >= limit
-    ]
-    far = [(x, y, line.colour) for line in lines for x, y in zip(line.x, line.y, strict=True) if y < limit]
-    room = max(0.08 * (max(near) - min(near)), 0.3)
-    bottom = min(near) - (4 if far else 1) * room
-    axis.set_ylim(bottom, max(near) + 1.5 * room)
-    for x, _, colour in far:
-        axis.plot([x], [bottom + 0.9 * room], marker="v", color=colour, ms=6, zorder=5)
-    for x in {x for x, _, _ in far}:
-        text = " / ".join(dict.fromkeys(f"{y:.3g}" for place, y, _ in far if place == x))
-        axis.annotate(text, (x, bottom + 1.4 * room), ha="center", va="bottom", fontsize=8, color=_INK, zorder=6)
+    points = [(y, d) for line in lines for y, d in zip(line.y, line.deviation, strict=True) if y >= limit]
+    low, high = min(y - d for y, d in points), max(y + d for y, d in points)
+    far: dict[float, list[tuple[float, str]]] = {}
+    for line in lines:
+        for x, y in zip(line.x, line.y, strict=True):
+            if y < limit:
+                far.setdefault(x, []).append((y, line.colour))
+    room = max(0.08 * (high - low), 0.3)
+    bottom = low - (4 if far else 1) * room
+    axis.set_ylim(bottom, high + 1.5 * room)
+    for x, marks in far.items():
+        for number, (_, colour) in enumerate(marks):
+            shift = 9 * (number - (len(marks) - 1) / 2)
+            _write(axis, "▼", (x, bottom + 0.3 * room), colour, shift)
+        numbers = dict.fromkeys(f"{y:.3g}" for y, _ in marks)
+        _write(axis, " / ".join(numbers), (x, bottom + 1.6 * room), _INK)
+
+
+def _write(axis: Any, text: str, place: tuple[float, float], colour: str, shift: float = 0.0) -> None:
+    axis.annotate(
+        text, place, (shift, 0), textcoords="offset points", ha="center", va="bottom", fontsize=8.5, color=colour
+    )

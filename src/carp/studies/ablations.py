@@ -150,7 +150,7 @@ ABLATIONS: Mapping[str, Ablation] = {
             LENGTH,
             _LENGTHS,
             "linear",
-            variants={"fixed": {"partition": "fixed"}, "random": {"partition": "random"}},
+            variants={"random": {"partition": "random"}, "fixed": {"partition": "fixed"}},
         ),
         Ablation("epochs", "Length of training", "epochs", "epochs", LENGTH, _LENGTHS, "linear"),
         Ablation(

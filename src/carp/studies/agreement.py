@@ -1,14 +1,18 @@
 """Does a study agree with the paper? The order of the values, the best and the worst, and the noise of the seeds."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from carp.console.quantities import counted
-from carp.studies.summary import Study, StudyRow, pooled_deviation
+from carp.studies.summary import Mean, Study, StudyRow, pooled_deviation
 
 _FEWEST = 3  # values whose order can be compared
+_ERRORS = 2.0  # standard errors of a difference that the seeds alone may make
+
+_End = Callable[..., tuple[str, Mean, float]]  # max or min
 
 
 def agreement_lines(study: Study) -> list[str]:
@@ -52,7 +56,7 @@ def _ranks(values: Sequence[float]) -> NDArray[np.float64]:
 
 def _order_line(study: Study, variant: str, branch: str) -> str:
     compared = [
-        (row.point.value, mean.mean, study.published_for(row.point)[branch])
+        (row.point.value, mean, study.published_for(row.point)[branch])
         for row in study.of_variant(variant)
         if (mean := row.branch(branch)) and branch in study.published_for(row.point)
     ]
@@ -60,16 +64,26 @@ def _order_line(study: Study, variant: str, branch: str) -> str:
     start = f"order{f' ({what})' if what else ''}: "
     if len(compared) < _FEWEST:
         return f"{start}{counted(len(compared), 'value')} in common with the paper, too few to compare."
-    names, ours, theirs = (list(column) for column in zip(*compared, strict=True))
-    correlation = spearman(ours, theirs)
+    correlation = spearman([mean.mean for _, mean, _ in compared], [theirs for _, _, theirs in compared])
     rank = "undefined, as all values are equal" if correlation is None else f"{correlation:+.2f}"
-    best, worst = (_agrees(names[ours.index(end(ours))], names[theirs.index(end(theirs))]) for end in (max, min))
-    ends = f"best {best} and worst {worst}"
-    return f"{start}Spearman's rank correlation with the paper {rank} over {len(ours)} values; {ends}."
+    pooled = pooled_deviation(study.rows, branch)
+    noise = None if pooled is None else pooled[0]
+    best, worst = (_compare_ends(compared, end, noise) for end in (max, min))
+    return (
+        f"{start}Spearman's rank correlation with the paper {rank} over {len(compared)} values; best {best}, "
+        f"worst {worst}."
+    )
 
 
-def _agrees(ours: str, theirs: str) -> str:
-    return f"agrees ({ours})" if ours == theirs else f"differs ({ours}, the paper: {theirs})"
+def _compare_ends(compared: Sequence[tuple[str, Mean, float]], end: _End, noise: float | None) -> str:
+    """Whether the best (or worst) value is the paper's and, if not, whether the seeds could explain it."""
+    ours, mean, _ = end(compared, key=lambda one: one[1].mean)
+    theirs, other, _ = end(compared, key=lambda one: one[2])
+    if ours == theirs:
+        return f"agrees ({ours})"
+    gap = abs(mean.mean - other.mean)
+    within = noise is not None and gap <= _ERRORS * noise * math.sqrt(1 / mean.count + 1 / other.count)
+    return f"differs ({ours}, the paper: {theirs}; here {gap:.1f} points apart{', within the noise' if within else ''})"
 
 
 def _between_variants(study: Study, first: str, second: str) -> list[str]:

@@ -69,6 +69,10 @@ def notes_of(study: Study) -> list[str]:
     if study.missing:
         more = " …" if len(study.missing) > _FEW else ""
         notes.append(f"{counted(len(study.missing), 'job')} not done yet: {', '.join(study.missing[:_FEW])}{more}")
+    lengths = {row.point.value: row.point.published_as for row in study.rows if study.published_for(row.point)}
+    if any(value != paper for value, paper in lengths.items()):
+        pairs = ", ".join(f"{value} here is {paper} there" for value, paper in lengths.items())
+        notes.append(f"{study.axis} beside the paper's: {pairs}")
     diverged = [
         f"{row.point.title}, seed {job.seed}: {n}" for row in study.rows for job in row.results for n in job.notes
     ]
