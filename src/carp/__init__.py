@@ -11,6 +11,7 @@ from carp._version import __version__
 from carp.compute.openmp import bound_spinning
 
 if TYPE_CHECKING:
+    from carp.commands.ablate import ablate
     from carp.commands.attack import Attacked, attack
     from carp.commands.check_data import check_data
     from carp.commands.check_folder import FileCheck, FolderCheck, check_folder
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from carp.runs.run_folder import Run
     from carp.similarity.copies_found import CopiesFound
     from carp.similarity.matches import Found, Match
+    from carp.studies.summary import Study
 
 bound_spinning()
 
@@ -60,8 +62,10 @@ _HOMES = {
     "Result": "carp.evaluation.result",
     "Run": "carp.runs.run_folder",
     "Store": "carp.features.store",
+    "Study": "carp.studies.summary",
     "Table": "carp.report.tables.join",
     "WeightsFile": "carp.commands.weights",
+    "ablate": "carp.commands.ablate",
     "attack": "carp.commands.attack",
     "carp_loss": "carp.model.loss",
     "check_data": "carp.commands.check_data",
@@ -101,9 +105,11 @@ __all__ = [
     "Result",
     "Run",
     "Store",
+    "Study",
     "Table",
     "WeightsFile",
     "__version__",
+    "ablate",
     "attack",
     "carp_loss",
     "check_data",
