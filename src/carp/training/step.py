@@ -44,6 +44,7 @@ class StepResult:
     lr: float
     teacher_momentum: float
     entropy_weight: float
+    loss_scale: float  # of the step, 1 except in fp16
     finite: bool  # whether the run may go on: loss and gradient are finite, or a lower loss scale may make them so
     applied: bool  # whether loss and gradient are finite
     health: Health | None
@@ -82,12 +83,13 @@ class Stepper:
             return loss(embedded, own_PN, images=images, entropy_weight=entropy_weight, pairs=config.pairs)
 
         self.optimiser.zero_grad(set_to_none=True)
+        scale = self.loss_scale.value
         micro_batches = divide(batch, config.micro_batch)
         exact = config.accumulate == "exact" and len(micro_batches) > 1
         half = torch.float16 if config.precision == "fp16" else torch.bfloat16
         with torch.autocast(self.device.type, half, enabled=config.precision != "fp32"):
             accumulate = accumulate_exact if exact else accumulate_fast
-            seen = accumulate(self.model, micro_batches, prepare, loss_of, scale=self.loss_scale.value)
+            seen = accumulate(self.model, micro_batches, prepare, loss_of, scale=scale)
 
         gradients = [p.grad for p in self.trainable if p.grad is not None]
         norm = self._add_up(gradients)
@@ -111,7 +113,9 @@ class Stepper:
             exchange(self.model, self.optimiser, config, step)
         if finite:
             self.loss_scale.update(overflowed=not applied)
-        return StepResult(loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, finite, applied, health)
+        return StepResult(
+            loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, scale, finite, applied, health
+        )
 
     def partition(self, step: int, number: int = 0) -> Tensor:
         """The partition of a step, the same for every view and branch; independent micro-batches have their own."""
