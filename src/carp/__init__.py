@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
     from carp.commands.export import Exported, export
+    from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
     from carp.commands.search import search
     from carp.commands.table import table
@@ -72,6 +73,7 @@ _HOMES = {
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
     "export": "carp.commands.export",
+    "import_run": "carp.commands.import_run",
     "index": "carp.commands.index",
     "load": "carp.encoders.load",
     "random_partition": "carp.model.partition",
@@ -114,6 +116,7 @@ __all__ = [
     "embed",
     "evaluate",
     "export",
+    "import_run",
     "index",
     "load",
     "random_partition",
