@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
     from carp.commands.export import Exported, export
+    from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
     from carp.commands.search import search
     from carp.commands.table import table
@@ -76,6 +77,7 @@ _HOMES = {
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
     "export": "carp.commands.export",
+    "import_run": "carp.commands.import_run",
     "index": "carp.commands.index",
     "load": "carp.encoders.load",
     "random_partition": "carp.model.partition",
@@ -120,6 +122,7 @@ __all__ = [
     "embed",
     "evaluate",
     "export",
+    "import_run",
     "index",
     "load",
     "random_partition",

@@ -102,12 +102,13 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
             f"--baselines are raw pixels and the encoder that a run started from, received weights ({model}). "
             "Give a run folder, or leave out --baselines."
         )
+    default = ("teacher",) if model is not None and is_weights(model) else first.branches
     results, notes = run_protocols(
         chosen,
         model,
         data,
         test=test,
-        branches=[*(given["branch"] or first.branches), *(["raw pixels", "untrained"] if baselines else [])],
+        branches=[*(given["branch"] or default), *(["raw pixels", "untrained"] if baselines else [])],
         epochs=_epochs(model, given["epoch"] or []),
         options=extraction,
         out=out,

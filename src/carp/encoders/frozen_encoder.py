@@ -14,7 +14,7 @@ from torch import nn
 
 from carp.config import MAX_IMAGE_PIXELS
 from carp.encoders.layers import weights_hash
-from carp.errors import CarpWarning, ConfigError
+from carp.errors import CarpWarning, ConfigError, ModelError
 from carp.features.extract import Features, Progress, default_resize, extract, feature_batches
 from carp.features.feature_options import ENCODER, Precision
 from carp.features.filling import fill_store
@@ -24,6 +24,7 @@ from carp.images.source import MapStyle, Source, is_collection
 from carp.images.sources.array import ArraySource
 from carp.images.sources.given_images import GivenImages, ImageLike
 from carp.images.views.centre_crop import TRANSFORM
+from carp.model.branch import Branch
 
 
 class Encoder:
@@ -72,6 +73,17 @@ class Encoder:
     def hash(self) -> str:
         """A hash of the weights and of the network."""
         return weights_hash(self.module)
+
+    @property
+    def prototypes(self) -> Features:
+        """The prototypes [K, D] in the space of the embeddings, each of length 1; loaded with `layer="projector"`."""
+        if not isinstance(self.module, Branch):
+            raise ModelError(
+                f"prototypes belong to embeddings, received the layer '{self.layer}'. Load the model with "
+                "layer='projector'."
+            )
+        prototypes: Features = self.module.assigner().detach().cpu().numpy()
+        return prototypes
 
     def description(self) -> dict[str, Any]:
         """Return the description that results and stored features record."""

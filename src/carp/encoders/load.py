@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from carp.compute.device import choose_device
-from carp.encoders.foreign import BY_NAME, foreign_encoder
+from carp.encoders.authors_checkpoint import read_branch
+from carp.encoders.foreign import BY_NAME, ForeignWeights, foreign_encoder, read_foreign
 from carp.encoders.frozen_encoder import Encoder
 from carp.encoders.layers import NamedLayer
 from carp.encoders.model_argument import is_weights, split_weights
@@ -44,11 +45,11 @@ def load(
         model: A run folder, `RUN@25` for the run at the end of epoch 25, a weights file (also one that `carp export`
             wrote as safetensors or for torchvision), or `METHOD:FILE` (`carp weights` lists the methods).
         branch: The branch of a run: `teacher` or `student`; as baselines, `untrained` (the encoder that the run started
-            from) and `raw pixels` (no encoder, images resized to at most 32 pixels). Weights have no branches:
-            `load("swav", FILE)` is the same as `load("swav:FILE")`.
+            from) and `raw pixels` (no encoder, images resized to at most 32 pixels). A file with a student and a
+            teacher has both; other weights have no branches, and `load("swav", FILE)` is `load("swav:FILE")`.
         epoch: The epoch of a run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
-        layer: The output to use: `encoder` (pooled), `projector` (the embedding, for runs only), or the name of a layer
-            of the encoder, such as `layer3`, averaged over positions.
+        layer: The output to use: `encoder` (pooled), `projector` (the embedding, for runs and checkpoints of CARP's
+            authors), or the name of a layer of the encoder, such as `layer3`, averaged over positions.
         size: Side of the images in pixels. By default the size used for training.
         resize: Length of the shorter side before the centre crop. By default 8/7 of `size`, or `size` up to 64.
         device: Where to run: `auto`, `cpu`, `cuda` or `mps`.
@@ -63,9 +64,9 @@ def load(
 def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions) -> Encoder:
     """Load an encoder like `load`, with the options of a command."""
     if model in BY_NAME and branch not in BRANCHES:
-        return _load_weights(f"{model}:{branch}", options)
+        return _load_weights(f"{model}:{branch}", "teacher", options)
     if is_weights(model):
-        return _load_weights(str(model), options)
+        return _load_weights(str(model), str(branch), options)
     if branch not in BRANCHES:
         hint = nearest(str(branch), BRANCHES)
         raise CheckpointError(f"branch must be {', '.join(BRANCHES)}, received '{branch}'.{hint}")
@@ -132,27 +133,43 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
     return encoder
 
 
-def _load_weights(model: str, options: FeatureOptions) -> Encoder:
+def _load_weights(model: str, branch: str, options: FeatureOptions) -> Encoder:
     method, file = split_weights(model)
-    if options.layer == PROJECTOR:
-        raise CheckpointError(f"{file} is loaded without its projector. Use --layer encoder, or the name of a layer.")
     own = None if method else read_own(file.expanduser())
     if own is not None and own.method is None:
         return _load_export(own, options)
-    module, weights = foreign_encoder(file.expanduser(), method or (own.method if own else None))
+    method = method or (own.method if own else None)
+    if options.layer == PROJECTOR:
+        weights = read_foreign(file.expanduser(), method, branch)
+        module = _embedding(weights)
+    else:
+        encoder, weights = foreign_encoder(file.expanduser(), method, branch)
+        module = _output(encoder, options.layer)
     return Encoder(
-        _output(module, options.layer),
+        module,
         size=options.size or weights.size,
         device=choose_device(options.device),
         name=file.name.partition(".")[0],
+        branch=weights.branch,
         layer=options.layer,
         resize=options.resize,
         path=f"{weights.method.name}:{file.expanduser().resolve()}",
     )
 
 
+def _embedding(weights: ForeignWeights) -> nn.Module:
+    """Build the branch whose output is the embedding."""
+    if not weights.method.whole:
+        raise CheckpointError(
+            f"{weights.path} is loaded without its projector. Use --layer encoder, or the name of a layer."
+        )
+    return read_branch(weights.path, weights.branch).build()
+
+
 def _load_export(own: CarpExport, options: FeatureOptions) -> Encoder:
     """Load the encoder of a run from an export; it has the name of the run."""
+    if options.layer == PROJECTOR:
+        raise CheckpointError(f"{own.path} is an export without its projector. Use --layer encoder, or give the run.")
     about, origin = own.about, own.about.origin
     return Encoder(
         _output(build_own(own), options.layer),

@@ -12,7 +12,6 @@ from carp.compute import distributed
 from carp.compute.device import choose_device
 from carp.console.progress import Display
 from carp.encoders.load import TRAINED, load_encoder
-from carp.encoders.model_argument import is_weights
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
 from carp.evaluation.data_names import FILE_UNSAFE, name_of_data, without_mark
 from carp.evaluation.labelled_features import LabelledFeatures, with_test_images, without_test_images
@@ -67,7 +66,7 @@ def run_protocols(
     folder = output_folder(model, out)
     check_output_folder(folder)
     writer = None if predictions is None else Predictions.checked(predictions, protocols)
-    if model is None or is_weights(model):
+    if model is None:
         branches = ("teacher",)
     if needs_features := any(protocol.needs != "boxes" for protocol in protocols):
         distributed.start(choose_device(options.device))

@@ -165,12 +165,12 @@ class Training:
                 )
             return {}
         self.step = point.step
-        self.course.restore(point.state)
         tensors = own_rows(point.tensors, self.config)
         module = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
         if self.model.siamese:
             module |= {k.replace("student.", "teacher.", 1): v for k, v in module.items()}
         self.model.load_state_dict(module)
+        self.course.restore(point.state, tensors)
         moments = {k.removeprefix("optimiser."): v for k, v in tensors.items() if k.startswith("optimiser.")}
         load_optimiser_tensors(self.optimiser, self.model, moments)
         self.display.say(f"resuming at step {self.step} of {self.schedules.num_steps}")
@@ -203,7 +203,8 @@ class Training:
         if self.model.siamese:  # one set of weights under two names; store it once
             model = {name: t for name, t in model.items() if not name.startswith("model.teacher.")}
         moments = optimiser_tensors(self.optimiser, self.model)
-        return all_rows(model | {f"optimiser.{name}": tensor for name, tensor in moments.items()}, self.config)
+        moments = {f"optimiser.{name}": tensor for name, tensor in moments.items()}
+        return all_rows(model | moments, self.config) | self.course.tensors()
 
     def _record(self, batch: Batch, result: StepResult) -> None:
         scale = self.stepper.loss_scale
