@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from carp.runs.run_folder import Run
     from carp.similarity.copies_found import CopiesFound
     from carp.similarity.matches import Found, Match
-    from carp.studies.summary import Study
+    from carp.studies.study import Study
 
 bound_spinning()
 
@@ -63,7 +63,7 @@ _HOMES = {
     "Result": "carp.evaluation.result",
     "Run": "carp.runs.run_folder",
     "Store": "carp.features.store",
-    "Study": "carp.studies.summary",
+    "Study": "carp.studies.study",
     "Table": "carp.report.tables.join",
     "WeightsFile": "carp.commands.weights",
     "ablate": "carp.commands.ablate",

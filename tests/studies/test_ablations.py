@@ -5,7 +5,7 @@ import pytest
 from carp.config import Config, resolve
 from carp.errors import ConfigError
 from carp.studies.ablations import ABLATIONS, Ablation, find_ablation
-from carp.studies.grid import Job, all_jobs
+from carp.studies.points import Job, all_jobs
 from carp.studies.published import published_ablations
 
 
@@ -55,7 +55,9 @@ def test_values_as_people_write_them() -> None:
         (point,) = momentum.points(written, None, epochs=1)
         assert point.settings == {"teacher_momentum": [0.99, 1.0]}
         assert Job(point, 3).name == "0.99-1-seed3"
-    assert [p.settings["block_size"] for p in find_ablation("block-size").points([8, 32], "with teacher", epochs=1)] == [
+    assert [
+        p.settings["block_size"] for p in find_ablation("block-size").points([8, 32], "with teacher", epochs=1)
+    ] == [
         8,
         32,
     ]
@@ -82,7 +84,9 @@ def test_a_value_of_another_type_is_refused(name: str, values: str, remedy: str)
 
 
 def test_misspelt_names() -> None:
-    with pytest.raises(ConfigError, match=r"no ablation 'blocksize'\. Did you mean 'block-size'\? Ablations: batch-size"):
+    with pytest.raises(
+        ConfigError, match=r"no ablation 'blocksize'\. Did you mean 'block-size'\? Ablations: batch-size"
+    ):
         find_ablation("blocksize")
     with pytest.raises(ConfigError, match=r"no variant 'teacher'.* Variants: with-teacher, without-teacher"):
         find_ablation("block-size").points(None, "teacher", epochs=1)

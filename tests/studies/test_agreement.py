@@ -6,10 +6,10 @@ import pytest
 
 from carp.studies.ablations import find_ablation
 from carp.studies.agreement import agreement_lines, spearman
-from carp.studies.grid import Job
 from carp.studies.job_result import JobResult, Measured
+from carp.studies.points import Job
 from carp.studies.published import published_ablations
-from carp.studies.summary import Study, pooled_deviation, rows_of
+from carp.studies.study import Study, pooled_deviation, rows_of
 
 
 def study_of(name: str, percents: dict[tuple[str, str], list[float]], *, epochs: int = 100) -> Study:

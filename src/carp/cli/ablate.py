@@ -13,7 +13,7 @@ from carp.cli.output import say
 from carp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from carp.studies.summary import Study
+    from carp.studies.study import Study
 
 
 @app.command("ablate", context_settings=options.WITH_SETTINGS)

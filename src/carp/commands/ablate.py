@@ -20,15 +20,15 @@ from carp.images.source import Openable
 from carp.report.study_files import write_study
 from carp.runs.run_folder import open_run, versions
 from carp.studies.ablations import Ablation, Texts, find_ablation, split
-from carp.studies.grid import Job, Point, all_jobs
 from carp.studies.job_folder import newest_step, remove_large, tidy
-from carp.studies.job_queue import JobQueue
 from carp.studies.job_result import JobResult, read_all
+from carp.studies.jobs import JobQueue
 from carp.studies.measure import EARLY_ENDS, measure_run
+from carp.studies.points import Job, Point, all_jobs
 from carp.studies.published import published_ablations
+from carp.studies.study import Study, rows_of
 from carp.studies.study_folder import in_turn, open_study
 from carp.studies.study_images import StudyImages
-from carp.studies.summary import Study, rows_of
 from carp.training.micro_batch import check_division
 from carp.training.planning.memory_check import check_memory
 from carp.training.preparation import open_for_training
@@ -114,16 +114,14 @@ def ablate(
             made.write(place)
             remove_large(place, made)
 
-    def report() -> Study:
+    def report() -> None:
         with in_turn(folder):  # a slower process must not replace the table by an older one
-            study = _study(ablation, folder, jobs, notes)
-            write_study(study, warn=display.warn_once)
-        return study
+            write_study(_study(ablation, folder, jobs, notes), warn=display.warn_once)
 
-    JobQueue(folder, jobs, work, display.say, report, label=ablation.axis).run()
-    study = report() if distributed.is_first() else _study(ablation, folder, jobs, notes)
+    if not JobQueue(folder, jobs, work, display.say, report, label=ablation.axis).run() and distributed.is_first():
+        report()  # the files may be missing, or drawn by an earlier version
     distributed.stop()
-    return study
+    return _study(ablation, folder, jobs, notes)
 
 
 def _study(ablation: Ablation, folder: Path, jobs: Sequence[Job], notes: Sequence[str]) -> Study:

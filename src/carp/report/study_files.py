@@ -6,7 +6,7 @@ from carp.errors import DataError, MissingExtraError
 from carp.files.atomic import write_atomic
 from carp.report.study_plot import plot_study
 from carp.report.tables.study_table import study_csv, study_markdown
-from carp.studies.summary import Study
+from carp.studies.study import Study
 
 TABLE, VALUES, PLOT = "table.md", "table.csv", "plot.png"
 

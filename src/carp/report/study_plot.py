@@ -10,7 +10,7 @@ from typing import Any
 from carp.errors import MissingExtraError
 from carp.files.atomic import replacing
 from carp.studies.agreement import noise_line
-from carp.studies.summary import BRANCHES, Study, StudyRow
+from carp.studies.study import BRANCHES, Study, StudyRow
 
 _COLOURS = {"student": "#1f77b4", "teacher": "#ff7f0e"}
 _VARIANTS = ("#1f77b4", "#d1495b", "#2a7a2a", "#7b52ab")

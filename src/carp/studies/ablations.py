@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from carp.errors import ConfigError, nearest, received
 from carp.studies.axis_values import LENGTH, SCHEDULE, VIEWS, WHOLE_NUMBER, AxisValue, Form
-from carp.studies.grid import Point
+from carp.studies.points import Point
 
 Texts = str | int | float | Sequence[object] | None
 Settings = Mapping[str, Any]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.console.quantities import counted
-from carp.studies.summary import Mean, Study, StudyRow, pooled_deviation
+from carp.studies.study import Mean, Study, StudyRow, pooled_deviation
 
 _FEWEST = 3  # values whose order can be compared
 _ERRORS = 2.0  # standard errors of a difference that the seeds alone may make

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from carp.errors import DataError
 from carp.files.atomic import write_atomic
 from carp.files.regular import read_text
-from carp.studies.grid import Job, Point
+from carp.studies.points import Job, Point
 
 RESULT = "job.json"
 

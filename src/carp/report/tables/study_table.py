@@ -13,7 +13,7 @@ from carp.console.quantities import counted, duration
 from carp.console.safe_console import SafeConsole
 from carp.report.tables.screen import print_in_parts
 from carp.studies.agreement import agreement_lines
-from carp.studies.summary import BRANCHES, Mean, Study, StudyRow
+from carp.studies.study import BRANCHES, Mean, Study, StudyRow
 
 _MISSING = "–"
 _FEW = 3  # names in a note

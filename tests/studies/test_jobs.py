@@ -8,10 +8,10 @@ import pytest
 
 from carp.errors import CheckpointError, DataError
 from carp.files.lock import held
-from carp.studies.grid import Job, Point, all_jobs
 from carp.studies.job_folder import newest_step, tidy
-from carp.studies.job_queue import JobQueue, estimate
 from carp.studies.job_result import JobResult, Measured, read_all, read_job_result
+from carp.studies.jobs import JobQueue, estimate
+from carp.studies.points import Job, Point, all_jobs
 from carp.studies.study_folder import STUDY, in_turn, lock_of, open_study
 
 JOBS = all_jobs([Point("8", place=8), Point("32", place=32, cost=3)], [0, 1])
@@ -115,7 +115,7 @@ def test_a_job_that_ends_elsewhere_while_it_is_looked_at_is_not_repeated(tmp_pat
         return None if looks.count(folder.name) == 1 else read_job_result(folder)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("carp.studies.job_queue.read_job_result", late)
+        patch.setattr("carp.studies.jobs.read_job_result", late)
         record.queue.run()
     assert "8-seed0" not in record.done
     assert len(record.done) == 3

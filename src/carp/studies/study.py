@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from carp.studies.grid import Point
 from carp.studies.job_result import JobResult
+from carp.studies.points import Point
 from carp.studies.published import Published
 
 BRANCHES = ("student", "teacher")

@@ -4,6 +4,7 @@ A job that has a result is never repeated. One that another process holds is pas
 An interrupted job has no result, so it runs again, and its run resumes from its newest checkpoint.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -13,8 +14,8 @@ from carp.compute import distributed
 from carp.console.quantities import duration
 from carp.errors import CheckpointError
 from carp.files.lock import LockHeldError, held
-from carp.studies.grid import Job
 from carp.studies.job_result import JobResult, read_all, read_job_result
+from carp.studies.points import Job
 from carp.studies.study_folder import lock_of
 
 Say = Callable[[str], None]
@@ -44,23 +45,26 @@ class JobQueue:
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Jobs that other processes were working on at the end, and these processes."""
 
-    def run(self) -> None:
-        """Run all jobs that are free, until none is left."""
-        while True:
+    def run(self) -> int:
+        """Run all jobs that are free, until none is left; return how many this process has run."""
+        for count in itertools.count():
             with ExitStack() as lock:
                 number = self._take(lock) if distributed.is_first() else _NONE
                 number = int(distributed.gather(number)[0])
                 if number == _NONE:
-                    break
+                    self._say_what_is_left()
+                    return count
                 job = self.jobs[number]
                 if distributed.is_first():
                     self.say(self._announcement(job))
                 self.work(job, self.folder / job.name)
             if distributed.is_first():
                 self.done()
-        if distributed.is_first():
-            for name, holder in self.elsewhere.items():
-                self.say(f"{name} is left to another process: {holder}.")
+        raise AssertionError("a count has no end")
+
+    def _say_what_is_left(self) -> None:
+        for name, holder in self.elsewhere.items():
+            self.say(f"{name} is left to another process: {holder}.")
 
     def _take(self, stack: ExitStack) -> int:
         """Lock the next job that has no result, and return its number."""
