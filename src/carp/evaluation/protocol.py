@@ -22,7 +22,7 @@ WithoutTest = Literal["leave one out", "the same images", "hold out"]
 
 # Options of feature extraction that a protocol has a use for, by what it needs; all have `device`
 OPTIONS: Mapping[Needs, tuple[str, ...]] = {
-    "features": ("layer", "size", "resize", "precision", "root", "download", "device"),
+    "features": ("layer", "size", "resize", "interpolation", "precision", "root", "download", "device"),
     "images": ("layer", "root", "download", "device"),
     "boxes": ("device",),
 }
