@@ -47,6 +47,10 @@ class Settings(CheckedModel):
             return tuple(part.strip() for part in value.strip().removeprefix("[").removesuffix("]").split(","))
         return tuple(value) if isinstance(value, Iterable) and not isinstance(value, Mapping) else (value,)
 
+    def extraction(self) -> dict[str, Any]:
+        """Options of feature extraction that the settings imply where the user gives none (see `presets.py`)."""
+        return {}
+
 
 S = TypeVar("S", bound=Settings)
 
