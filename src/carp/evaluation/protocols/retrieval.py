@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from carp.errors import DataError
-from carp.evaluation.protocol import Protocol, Settings
+from carp.evaluation.presets import PresetSettings
+from carp.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:
     from carp.evaluation.ranked.ranking import Judged
@@ -19,8 +20,14 @@ if TYPE_CHECKING:
     from carp.images.source import Openable, Source
 
 
-class RetrievalSettings(Settings):
+# DINO's instructions, which the paper "strictly follows" and the authors' commands repeat
+_DINO: dict[str, Any] = {"multi_scale": True, "max_side": 512, "boxes": False}
+
+
+class RetrievalSettings(PresetSettings):
     """Settings of `carp eval retrieval`."""
+
+    presets = {"paper": _DINO, "authors": _DINO}  # noqa: RUF012 - a ClassVar of the base
 
     truth: str | Path | None = Field(
         None,
