@@ -16,6 +16,7 @@ from carp.encoders.model_argument import is_weights
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
 from carp.evaluation.data_names import name_of_data, without_mark
 from carp.evaluation.labelled_features import LabelledFeatures, with_test_images, without_test_images
+from carp.evaluation.paper_tables.request import request_of
 from carp.evaluation.predictions import Predictions
 from carp.evaluation.protocol import AnyProtocol
 from carp.evaluation.result import Result
@@ -121,7 +122,8 @@ def _run(
         result = with_origin(result, train.origin, described)
         if writer is not None:
             writer.add(result, tested)
-    return replace(result, protocol=protocol.name, versions=versions())
+    request = request_of(protocol, data, test, work.options)
+    return replace(result, protocol=protocol.name, versions=versions(), request=request)
 
 
 def _take(

@@ -4,7 +4,7 @@ Shapes: M images that can be read, F features, S side.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -99,7 +99,7 @@ def feature_batches(
     batch_size: int = 256,
     precision: Precision = "fp32",
     resize: int | None = None,
-) -> Iterator[FeatureBatch]:
+) -> Generator[FeatureBatch]:
     """Yield the features batch by batch, as float32 even if the encoder runs in bf16."""
     was_training = encoder.training
     encoder.eval()

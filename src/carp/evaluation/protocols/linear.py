@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from carp.errors import ConfigError
+from carp.evaluation.paper_tables.work_amount import Sizes, Work
 from carp.evaluation.protocol import Protocol, Settings
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Linear(Protocol[LinearSettings]):
     settings_for_all = {"cached": True}  # noqa: RUF012 - a ClassVar of the base
     temporary_folder = "linear"
     headline = r"top1(_cached)?"
+    in_paper = {"imagenet": "dataset:imagenet"}  # noqa: RUF012 - a ClassVar of the base
 
     def run(self, data: "LabelledFeatures", test: "LabelledFeatures", work: "Workspace") -> "Result":
         """Train the grid, choose a classifier and test it."""
@@ -85,6 +87,16 @@ class Linear(Protocol[LinearSettings]):
                 progress=progress,
                 warn=work.display.warn_once,
             )
+
+    def work(self, sizes: Sizes) -> Work:
+        """Every epoch encodes the training images, unless they are cached, and trains the grid on them; crops: twice."""
+        chosen = self.settings
+        grid = len(chosen.optimisers) * len(chosen.lrs) * len(chosen.weight_decays) * (1 if chosen.cached else 2)
+        epochs = 0 if chosen.cached else chosen.epochs
+        return Work(
+            ((1 + epochs) * sizes.train + sizes.test) * sizes.pixels,
+            3 * grid * chosen.epochs * sizes.train * sizes.classes * sizes.features,
+        )
 
     def notes(self, result: "Result") -> list[str]:
         """Name the classifier that was chosen."""

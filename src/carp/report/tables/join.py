@@ -26,6 +26,7 @@ class Value:
 
     mean: float
     deviation: float | None = None
+    is_difference: bool = False
 
 
 _FEW = 3  # notes of one kind
@@ -53,6 +54,8 @@ class Table:
 
 def shown(value: Value, column: Column) -> str:
     """Format a number with one decimal and its standard deviation; a count without decimals."""
+    if value.is_difference:
+        return f"{value.mean:+.1f}"
     if not column.is_share:
         return f"{value.mean:.0f}"
     deviation = "" if value.deviation is None else f" ± {value.deviation:.1f}"
