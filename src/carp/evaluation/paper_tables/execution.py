@@ -44,14 +44,16 @@ def run_evaluations(
 ) -> Ran:
     """Run what is to do, in the given order.
 
-    An evaluation that fails is reported, and the next one begins. A signal ends all of them; so does a failure of one of
-    several processes, which would no longer be in step with the others.
+    An evaluation that fails is reported, and the next one begins. A signal ends all of them; so does a failure in one
+    of several processes, which would no longer be in step with the others.
     """
     display = Display(quiet=quiet or not distributed.is_first())
     number, left = 0, sum(one.state == "to do" for one in evaluations)
     after, failed, notes = list[Evaluation](), list[FailedEvaluation](), list[str]()
     for one in evaluations:
         after.append(one)
+        if one.state == "broken":
+            failed.append(_failed(one, f"{one.presence.reason}.", model, branch, out))
         if one.state != "to do":
             continue
         number += 1
@@ -73,13 +75,17 @@ def run_evaluations(
         except Exception as error:  # hours of other evaluations may follow; the command shows the traceback of a bug
             if distributed.world_size() > 1:
                 raise
-            failed.append(FailedEvaluation(one, _reason(error), one.command(model, branch, out)))
+            failed.append(_failed(one, _reason(error), model, branch, out))
             display.warn(f"{one.title} failed: {failed[-1].reason}")
             continue
         display.say(f"{number} of {left}: {one.title}, done in {duration(time.monotonic() - start)}")
         after[-1] = replace(one, result=result)
         notes += said
     return Ran(tuple(after), tuple(failed), tuple(dict.fromkeys(notes)))
+
+
+def _failed(one: Evaluation, reason: str, model: str | Path, branch: str, out: str | Path | None) -> FailedEvaluation:
+    return FailedEvaluation(one, reason, one.command(model, branch, out))
 
 
 def _reason(error: Exception) -> str:

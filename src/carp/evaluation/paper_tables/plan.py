@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from carp.compute import distributed
+from carp.compute.device import choose_device
 from carp.encoders.frozen_encoder import Encoder
 from carp.encoders.load import load_encoder
 from carp.errors import CarpError
@@ -54,8 +55,13 @@ class Evaluation:
         """`done`, `to do`, or that of the dataset: `absent`, `broken`."""
         if self.result is not None:
             return "done"
+        return "to do" if self.presence.state == "present" else self.presence.state
+
+    @property
+    def presence(self) -> Presence:
+        """Whether the dataset is in the folder of datasets."""
         assert self.dataset.found is not None
-        return "to do" if self.dataset.found.state == "present" else self.dataset.found.state
+        return self.dataset.found
 
     @property
     def title(self) -> str:
@@ -85,6 +91,7 @@ def plan(
     model: str | Path,
     root: Path,
     *,
+    preset: str,
     branch: str,
     options: FeatureOptions,
     results: Path,
@@ -95,28 +102,29 @@ def plan(
         pairs: The protocols and datasets of the tables.
         model: A run folder, or weights.
         root: The folder of datasets.
+        preset: Settings of the protocols that have such a preset.
         branch: The encoder of a run.
         options: How features are extracted; a protocol uses those that it has.
         results: The folder of result files.
     """
-    found = {}
+    distributed.start(choose_device(options.device))
+    found = dict[str, ListedDataset]()
     evaluations = []
     for protocol, name in pairs:
         if name not in found:
             found[name] = _listed(name, root)
-        evaluations.append(_evaluation(protocol, name, root, options, found[name]))
+        evaluations.append(_evaluation(protocol, name, root, preset, options, found[name]))
     encoder, finished = load_encoder(model, branch, options), FinishedResults(results)
     plain = encoder if options.layer == ENCODER else load_encoder(model, branch, FeatureOptions(device=options.device))
-    evaluations = [
-        _with_result(one, finished, plain if one.protocol.needs == "boxes" else encoder) for one in evaluations
-    ]
+    of = {"features": encoder, "images": encoder, "boxes": plain}
+    evaluations = [_with_result(one, finished, of[one.protocol.needs]) for one in evaluations]
     if any(one.state == "to do" for one in evaluations):
         evaluations = _with_times(evaluations, root, encoder, options)
     return evaluations
 
 
 def _evaluation(
-    protocol_name: str, name: str, root: Path, options: FeatureOptions, dataset: ListedDataset
+    protocol_name: str, name: str, root: Path, preset: str, options: FeatureOptions, dataset: ListedDataset
 ) -> Evaluation:
     protocol = find_protocol(protocol_name)
     data = protocol.in_paper[name]
@@ -126,7 +134,7 @@ def _evaluation(
         _, subset = read_name(data)
         file = root / name / dataset.dataset.lists[subset].file
         dataset = replace(dataset, found=Presence("absent", reason=f"there is no {file}, which lists {subset} of it"))
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"preset": preset} if "preset" in protocol.settings_type.model_fields else {}
     return Evaluation(
         protocol(protocol.settings_type(**settings)),
         name,

@@ -41,7 +41,8 @@ class Knn(Protocol[KnnSettings]):
     part_of_all = predicts = True
     headline, number_letter = r"top1_k20", "k"
     in_paper = {  # noqa: RUF012 - a ClassVar of the base
-        name: f"dataset:{name}" for name in "imagenet pets flowers aircraft cars country211 food101 stl10 gtsrb".split()
+        name: f"dataset:{name}"
+        for name in ("imagenet", "pets", "flowers", "aircraft", "cars", "country211", "food101", "stl10", "gtsrb")
     }
 
     def check(self, num_images: int, *, leave_one_out: bool) -> None:

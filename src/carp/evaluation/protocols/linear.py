@@ -89,7 +89,7 @@ class Linear(Protocol[LinearSettings]):
             )
 
     def work(self, sizes: Sizes) -> Work:
-        """Every epoch encodes the training images, unless they are cached, and trains the grid on them; crops: twice."""
+        """Every epoch encodes the training images, unless features are stored, and trains one grid or two."""
         chosen = self.settings
         grid = len(chosen.optimisers) * len(chosen.lrs) * len(chosen.weight_decays) * (1 if chosen.cached else 2)
         epochs = 0 if chosen.cached else chosen.epochs
