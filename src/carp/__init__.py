@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from carp.commands.duplicates import duplicates
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
+    from carp.commands.evaluate_paper import EvaluatedPaper, evaluate_paper
     from carp.commands.export import Exported, export
     from carp.commands.index import Indexed, index
     from carp.commands.search import search
@@ -48,6 +49,7 @@ _HOMES = {
     "CopiesFound": "carp.similarity.copies_found",
     "DataCheck": "carp.images.inspect.data_check",
     "Encoder": "carp.encoders.frozen_encoder",
+    "EvaluatedPaper": "carp.commands.evaluate_paper",
     "Exported": "carp.commands.export",
     "FileCheck": "carp.commands.check_folder",
     "FolderCheck": "carp.commands.check_folder",
@@ -71,6 +73,7 @@ _HOMES = {
     "duplicates": "carp.commands.duplicates",
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
+    "evaluate_paper": "carp.commands.evaluate_paper",
     "export": "carp.commands.export",
     "index": "carp.commands.index",
     "load": "carp.encoders.load",
@@ -89,6 +92,7 @@ __all__ = [
     "CopiesFound",
     "DataCheck",
     "Encoder",
+    "EvaluatedPaper",
     "Exported",
     "FileCheck",
     "FolderCheck",
@@ -113,6 +117,7 @@ __all__ = [
     "duplicates",
     "embed",
     "evaluate",
+    "evaluate_paper",
     "export",
     "index",
     "load",

@@ -34,11 +34,16 @@ class EvaluatedPaper:
     plan: tuple[str, ...]
     """What was to do and how long it would take, as text."""
     notes: tuple[str, ...] = ()
+    """What the reader of the results should know."""
 
     @property
     def ok(self) -> bool:
         """Whether nothing failed. Missing datasets are not failures."""
         return not self.failed
+
+    def all_notes(self) -> list[str]:
+        """Notes on the results and on the tables, without repetition."""
+        return list(dict.fromkeys([*self.notes, *(note for table in self.tables.values() for note in table.notes)]))
 
 
 def evaluate_paper(
