@@ -18,6 +18,7 @@ from carp.features.extract import RAW_PIXELS_SIDE
 from carp.features.feature_options import ENCODER, PROJECTOR, FeatureOptions
 from carp.features.store import Store
 from carp.images.views.centre_crop import TRANSFORM
+from carp.images.views.interpolation import Interpolation
 from carp.model.branch import Branch
 from carp.random import Purpose, seed_of
 from carp.runs.run_folder import Run, open_run
@@ -33,6 +34,7 @@ def load(
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: Interpolation | None = None,
     device: str = "auto",
 ) -> Encoder:
     """Load the encoder of a run, or released weights of another method.
@@ -47,12 +49,14 @@ def load(
             of the encoder, such as `layer3`, averaged over positions.
         size: Side of the images in pixels. By default the size used for training.
         resize: Length of the shorter side before the centre crop. By default 8/7 of `size`, or `size` up to 64.
+        interpolation: How images are resized: `bicubic` (the default) or `bilinear`.
         device: Where to run: `auto`, `cpu`, `cuda` or `mps`.
 
     Returns:
         The encoder in evaluation mode; `Encoder.embed` turns images into features.
     """
-    return load_encoder(model, branch, FeatureOptions(layer=layer, size=size, resize=resize, device=device))
+    options = FeatureOptions(layer=layer, size=size, resize=resize, interpolation=interpolation, device=device)
+    return load_encoder(model, branch, options)
 
 
 def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions) -> Encoder:
@@ -81,6 +85,7 @@ def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions)
         layer=layer,
         epochs=run.config.epochs if branch in ("teacher", "student") else None,
         resize=resize,
+        interpolation=options.interpolation,
         path=str(run.folder.resolve()),
         max_pixels=run.config.max_image_pixels,
     )
@@ -105,7 +110,13 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
         raise ConfigError(f"{store.folder} does not record where its model {about['name']} is. Give it with --model.")
     if not model and not split_weights(path)[1].exists():
         raise CheckpointError(f"the model {about['name']} is no longer at {path}. Give its new path with --model.")
-    options = FeatureOptions(layer=about["layer"], size=transform["size"], resize=transform["resize"], device=device)
+    options = FeatureOptions(
+        layer=about["layer"],
+        size=transform["size"],
+        resize=transform["resize"],
+        interpolation=transform.get("interpolation"),
+        device=device,
+    )
     encoder = load_encoder(path, about["branch"] or "teacher", options)
     if encoder.hash != about["hash"]:
         raise CheckpointError(
@@ -137,6 +148,7 @@ def _load_weights(model: str, options: FeatureOptions) -> Encoder:
         name=file.name.partition(".")[0],
         layer=options.layer,
         resize=options.resize,
+        interpolation=options.interpolation,
         path=f"{weights.method.name}:{file.expanduser().resolve()}",
     )
 
@@ -153,6 +165,7 @@ def _load_export(own: CarpExport, options: FeatureOptions) -> Encoder:
         layer=options.layer,
         epochs=origin.get("epochs"),
         resize=about.resize if options.size is None and options.resize is None else options.resize,
+        interpolation=options.interpolation,
         path=str(own.path.resolve()),
     )
 

@@ -23,7 +23,7 @@ WithoutTest = Literal["leave one out", "the same images", "hold out"]
 
 # Options of feature extraction that a protocol has a use for, by what it needs; all have `device`
 OPTIONS: Mapping[Needs, tuple[str, ...]] = {
-    "features": ("layer", "size", "resize", "precision", "root", "download", "device"),
+    "features": ("layer", "size", "resize", "interpolation", "precision", "root", "download", "device"),
     "images": ("layer", "root", "download", "device"),
     "boxes": ("device",),
 }
@@ -47,6 +47,10 @@ class Settings(CheckedModel):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.strip().removeprefix("[").removesuffix("]").split(","))
         return tuple(value) if isinstance(value, Iterable) and not isinstance(value, Mapping) else (value,)
+
+    def extraction(self) -> dict[str, Any]:
+        """Options of feature extraction that the settings imply where the user gives none (see `presets.py`)."""
+        return {}
 
 
 S = TypeVar("S", bound=Settings)

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from carp.compute import distributed
@@ -72,9 +73,11 @@ def run_protocols(
     display = Display(quiet=quiet or distributed.rank() > 0)  # one for all, so that no warning is shown twice
     results, notes, refusals = list[Result](), list[str](), dict[str, CarpError]()
     for branch in branches:
-        encoder = load_encoder(model, branch, options) if model is not None and needs_features else None
-        work = Workspace(model, branch, encoder, options, folder, display, predict=writer is not None)
+        load = cache(partial(load_encoder, model, branch)) if model is not None and needs_features else None
         for protocol in protocols:
+            chosen = with_preset(options, protocol)
+            encoder = None if load is None else load(chosen)
+            work = Workspace(model, branch, encoder, chosen, folder, display, predict=writer is not None)
             try:
                 result = _run(protocol, work, data, test, writer)
             except (DataError, MissingExtraError) as error:
@@ -87,7 +90,7 @@ def run_protocols(
             if distributed.is_first() and (out is not None or model is not None):
                 _write(result, folder)
             results.append(result)
-            notes += protocol.notes(result)
+            notes += [*_other_extraction(protocol, chosen, result), *protocol.notes(result)]
     if not results:
         raise next(iter(refusals.values()))
     if distributed.is_first():
@@ -122,8 +125,26 @@ def _run(
         result = with_origin(result, train.origin, described)
         if writer is not None:
             writer.add(result, tested)
+    preset = getattr(protocol.settings, "preset", None)
+    settings = result.settings if preset is None else {"preset": preset, **result.settings}
     request = request_of(protocol, data, test, work.options)
-    return replace(result, protocol=protocol.name, versions=versions(), request=request)
+    return replace(result, protocol=protocol.name, settings=settings, versions=versions(), request=request)
+
+
+def with_preset(options: FeatureOptions, protocol: AnyProtocol) -> FeatureOptions:
+    """The options of feature extraction, with those of the protocol's preset where none was given."""
+    implied = {key: value for key, value in protocol.settings.extraction().items() if getattr(options, key) is None}
+    return options.model_copy(update=implied)
+
+
+def _other_extraction(protocol: AnyProtocol, options: FeatureOptions, result: Result) -> list[str]:
+    """A note if stored features were extracted in another way than the protocol's preset says."""
+    return [
+        f"{protocol.name}: the preset '{result.settings['preset']}' extracts features with {key} {value}, but the "
+        f"stored features were extracted with {result.settings[key]}. Embed the images with --{key} {value}."
+        for key, value in protocol.settings.extraction().items()
+        if result.settings.get(key, value) != getattr(options, key) == value
+    ]
 
 
 def _take(

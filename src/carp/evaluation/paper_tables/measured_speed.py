@@ -54,6 +54,7 @@ class Speed:
             batch_size=_AT_A_TIME,
             precision=self._precision,
             resize=self._encoder.resize,
+            interpolation=self._encoder.interpolation,
         )
         ends, images, features = [time.perf_counter()], list[int](), 0
         with pixel_limit(self._encoder.max_pixels), closing(batches):

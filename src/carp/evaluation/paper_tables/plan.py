@@ -18,6 +18,7 @@ from carp.evaluation.paper_tables.work_amount import Sizes
 from carp.evaluation.protocol import OPTIONS, AnyProtocol
 from carp.evaluation.protocols import find_protocol
 from carp.evaluation.result import Result
+from carp.evaluation.runner import with_preset
 from carp.features.feature_options import ENCODER, FeatureOptions
 from carp.images.source import Opening
 from carp.images.sources.paper.dataset_source import look, open_split, read_name
@@ -128,32 +129,30 @@ def _evaluation(
 ) -> Evaluation:
     protocol = find_protocol(protocol_name)
     data = protocol.in_paper[name]
-    given = options.model_dump(include=set(OPTIONS[protocol.needs]))
+    used = options.model_dump(include=set(OPTIONS[protocol.needs]))
     assert dataset.found is not None
     if data.count(":") > 1 and dataset.found.state == "present" and data not in dataset.found.lists:
         _, subset = read_name(data)
         file = root / name / dataset.dataset.lists[subset].file
         dataset = replace(dataset, found=Presence("absent", reason=f"there is no {file}, which lists {subset} of it"))
     settings: dict[str, Any] = {"preset": preset} if "preset" in protocol.settings_type.model_fields else {}
-    return Evaluation(
-        protocol(protocol.settings_type(**settings)),
-        name,
-        data.replace("ROOT", str(root)),
-        FeatureOptions(**given),
-        dataset,
-    )
+    chosen = protocol(protocol.settings_type(**settings))
+    extraction = with_preset(FeatureOptions(**used), chosen)
+    return Evaluation(chosen, name, data.replace("ROOT", str(root)), extraction, dataset)
 
 
 def _listed(name: str, root: Path) -> ListedDataset:
     if name in BY_NAME:
         return ListedDataset(BY_NAME[name], look(BY_NAME[name], root))
+    if name != VOC0712.name:  # TODO: rows of the presets branch
+        return ListedDataset(replace(VOC0712, name=name, how="TODO"), Presence("absent"))
     return ListedDataset(VOC0712, look_for_boxes(root))
 
 
 def _counts(evaluation: Evaluation) -> tuple[int, int]:
     """The numbers of training and test images."""
     row: Dataset = evaluation.dataset.dataset
-    part = read_name(evaluation.data)[1] if evaluation.data.startswith(PREFIX) else "train"
+    part = evaluation.data.removeprefix(PREFIX).partition(":")[2] or "train"
     return row.images(part), row.images("test")
 
 

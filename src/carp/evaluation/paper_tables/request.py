@@ -20,7 +20,7 @@ def request_of(protocol: AnyProtocol, data: object, test: object, options: Featu
     return {
         "data": str(data),
         "test": None if test is None else str(test),
-        "settings": protocol.settings.model_dump(mode="json"),
+        "settings": protocol.settings.model_dump(mode="json", exclude={"preset"}),  # it only stands for the others
         "options": options.model_dump(mode="json", include=used),
     }
 

@@ -9,7 +9,8 @@ from pydantic import Field
 
 from carp.errors import ConfigError
 from carp.evaluation.paper_tables.work_amount import Sizes, Work
-from carp.evaluation.protocol import Protocol, Settings
+from carp.evaluation.presets import PresetSettings
+from carp.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:
     from carp.evaluation.result import Result
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from carp.images.source import Openable
 
 
-class CopiesSettings(Settings):
+class CopiesSettings(PresetSettings):
     """Settings of `carp eval copies`."""
+
+    presets = {"paper": {}, "authors": {}}  # noqa: RUF012 - a ClassVar of the base; both are the default
 
     distractors: str | Path | None = Field(None, description="Further images in the database that are not originals.")
     whiten: str | Path | None = Field(None, description="Other images to learn a whitening from.")

@@ -1,12 +1,13 @@
 """`carp eval kmeans`: spherical k-means, as in the paper's appendix."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from carp.evaluation.paper_tables.work_amount import Sizes, Work
-from carp.evaluation.protocol import Protocol, Settings
+from carp.evaluation.presets import PresetSettings
+from carp.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:
     from carp.evaluation.labelled_features import LabelledFeatures
@@ -14,9 +15,25 @@ if TYPE_CHECKING:
     from carp.evaluation.workspace import Workspace
 
 
-class KmeansSettings(Settings):
+class KmeansSettings(PresetSettings):
     """Settings of `carp eval kmeans`."""
 
+    presets = {  # noqa: RUF012 - a ClassVar of the base
+        "paper": {},
+        "authors": {
+            "scale": "standard",
+            "redos": 10,
+            "images_per_cluster": 256,
+            "seeds": (1234,),  # faiss's own default
+            "interpolation": "bilinear",
+        },
+    }
+
+    scale: Literal["unit", "standard"] = Field(
+        "unit",
+        description="What is done to features first: unit divides each vector by its length; standard subtracts from "
+        "each feature its mean over the training images and divides by its deviation.",
+    )
     num_clusters: int | None = Field(None, ge=1, description="Number of clusters. Default: the number of classes.")
     iterations: int = Field(100, ge=1, description="Iterations after each start.")
     redos: int = Field(20, ge=1, description="Number of starts; faiss keeps the one with the best objective.")
@@ -57,7 +74,7 @@ class Kmeans(Protocol[KmeansSettings]):
                 data.labels,
                 test.features,
                 test.labels,
-                **self.settings.model_dump(),
+                **self.settings.model_dump(exclude={"preset"}),
                 predict=work.predict,
                 progress=progress,
             )

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from carp.evaluation.paper_tables.work_amount import Sizes, Work
-from carp.evaluation.protocol import Protocol, Settings
+from carp.evaluation.presets import PresetSettings
+from carp.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:
     from carp.evaluation.labelled_features import LabelledFeatures
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from carp.evaluation.workspace import Workspace
 
 
-class KnnSettings(Settings):
+class KnnSettings(PresetSettings):
     """Settings of `carp eval knn`."""
+
+    presets = {"paper": {}, "authors": {}}  # noqa: RUF012 - a ClassVar of the base; both are the default
 
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (10, 20, 100, 200),

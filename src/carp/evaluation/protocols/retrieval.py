@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from carp.errors import DataError
 from carp.evaluation.paper_tables.work_amount import Sizes, Work
-from carp.evaluation.protocol import Protocol, Settings
+from carp.evaluation.presets import PresetSettings
+from carp.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:
     from carp.evaluation.ranked.ranking import Judged
@@ -21,9 +22,14 @@ if TYPE_CHECKING:
 
 _USUAL_SIDES = 1024, 768  # of the published images, in pixels
 
+# DINO's instructions, which the paper "strictly follows" and the authors' commands repeat
+_DINO: dict[str, Any] = {"multi_scale": True, "max_side": 512, "boxes": False}
 
-class RetrievalSettings(Settings):
+
+class RetrievalSettings(PresetSettings):
     """Settings of `carp eval retrieval`."""
+
+    presets = {"paper": _DINO, "authors": _DINO}  # noqa: RUF012 - a ClassVar of the base
 
     truth: str | Path | None = Field(
         None,
