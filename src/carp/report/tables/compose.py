@@ -78,4 +78,4 @@ def _nothing_for(wanted: Layout | None, cells: Cells) -> str:
 
 def _nothing_published(cells: Cells) -> str:
     known = _measures({cell: value for table in layouts().values() for cell, value in table.cells.items()})
-    return f"the paper has no numbers for {_measures(cells)}, only for {known}. Leave out --with-paper."
+    return f"the paper has no numbers for {_measures(cells)}, only for {known}. Leave out --with-paper and --difference."
