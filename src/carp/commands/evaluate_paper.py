@@ -16,9 +16,11 @@ from carp.features.feature_options import ENCODER, FeatureOptions, Precision
 from carp.files.outputs import check_output_folder
 from carp.images.sources.paper.dataset_source import datasets_folder
 from carp.report.paper_plan import describe_plan
-from carp.report.tables.compose import compose
+from carp.report.tables.compose import compose, only_measured
 from carp.report.tables.join import Source, Table
 from carp.report.tables.paper import Layout, layout, layouts
+
+_PAPER_SIZE = 224  # pixels
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,9 @@ def evaluate_paper(
     for line in described:
         display.say(line)
     ran = run_evaluations(evaluations, model, branch=branch, out=out, quiet=quiet)
-    return EvaluatedPaper(ran.evaluations, _tables(wanted, ran.evaluations, only), ran.failed, described, ran.notes)
+    tables = _tables(wanted, ran.evaluations, only)
+    notes = (*ran.notes, *_other_sizes(ran.evaluations))
+    return EvaluatedPaper(ran.evaluations, tables, ran.failed, described, notes)
 
 
 def _wanted(only: Sequence[str]) -> list[Layout]:
@@ -126,7 +130,21 @@ def _groups(wanted: Sequence[Layout], planned: Sequence[Evaluation]) -> dict[str
         ", ".join(tables): sorted((by_pair[pair] for pair in pairs), key=lambda one: one.seconds)
         for pairs, tables in names.items()
     }
-    return dict(sorted(groups.items(), key=lambda item: sum(one.seconds for one in item[1])))
+    return dict(sorted(groups.items(), key=lambda item: _place(item[1])))
+
+
+def _place(group: Sequence[Evaluation]) -> tuple[bool, float]:
+    """Tables without data come last."""
+    return all(one.state in {"absent", "broken"} for one in group), sum(one.seconds for one in group)
+
+
+def _other_sizes(evaluations: Sequence[Evaluation]) -> list[str]:
+    """A note if images had another size than in the paper."""
+    used = {one.result.settings.get("size", _PAPER_SIZE) for one in evaluations if one.result is not None}
+    return [
+        f"images of {size} × {size} pixels were encoded; the published values are for {_PAPER_SIZE} × {_PAPER_SIZE}."
+        for size in sorted(used - {_PAPER_SIZE})
+    ]
 
 
 def _tables(wanted: Sequence[Layout], evaluations: Sequence[Evaluation], only: str | Sequence[str]) -> dict[str, Table]:
@@ -141,5 +159,5 @@ def _tables(wanted: Sequence[Layout], evaluations: Sequence[Evaluation], only: s
             if one.result is not None and one.pair in table.evaluations
         ]
         if sources and (only or longest[table.columns] == table.name):
-            made[table.name] = compose(sources, table, with_paper=True, difference=True)
+            made[table.name] = only_measured(compose(sources, table, with_paper=True, difference=True))
     return made

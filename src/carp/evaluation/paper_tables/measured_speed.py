@@ -18,7 +18,8 @@ from carp.images.sources.array import ArraySource
 from carp.images.sources.subset import at_random
 
 _SECONDS = 1.0  # per measurement, approximately
-_IMAGES, _AT_A_TIME = 256, 8
+_IMAGES = 512
+_LARGEST_BATCH, _SMALLEST_BATCH, _BATCH_PIXELS = 256, 8, 8 * 224**2
 _SIDE = 768  # of the matrices
 
 
@@ -32,7 +33,7 @@ class Speed:
 
     def __init__(self, encoder: Encoder, precision: Precision) -> None:
         self._encoder, self._precision = encoder, precision
-        noise_NSS3 = np.random.default_rng(0).integers(0, 256, (64, encoder.size, encoder.size, 3), dtype=np.uint8)
+        noise_NSS3 = np.random.default_rng(0).integers(0, 256, (_IMAGES, encoder.size, encoder.size, 3), dtype=np.uint8)
         self.per_pixel, self.num_features = self._encode(ArraySource(noise_NSS3))
         self._per_product = _seconds_per_product()
 
@@ -46,12 +47,13 @@ class Speed:
 
     def _encode(self, source: Source) -> tuple[float, int]:
         """Return the seconds per pixel of the encoder's input, and the number of features."""
+        batch_size = min(_LARGEST_BATCH, max(_SMALLEST_BATCH, _BATCH_PIXELS // self._encoder.size**2))
         batches = feature_batches(
             self._encoder.module,
             source,
             size=self._encoder.size,
             device=self._encoder.device,
-            batch_size=_AT_A_TIME,
+            batch_size=batch_size,
             precision=self._precision,
             resize=self._encoder.resize,
             interpolation=self._encoder.interpolation,

@@ -1,6 +1,7 @@
 """Composes a table from results: its columns, the rows of the results, the published rows, and differences."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from carp.errors import ConfigError, DataError
 from carp.report.tables.columns import Column, headline_columns, in_order
@@ -54,6 +55,13 @@ def compose(
     return Table(tuple(columns), (*(theirs if with_paper else ()), *rows), cells, title, tuple(notes))
 
 
+def only_measured(table: Table) -> Table:
+    """Leave out the columns in which only published rows have values, and the rows that are then empty."""
+    own = {row for row in table.rows if not row.published}
+    columns = tuple(column for column in table.columns if any((row, column) in table.cells for row in own))
+    return replace(table, columns=columns, rows=tuple(_with_values(table.rows, table.cells, set(columns))))
+
+
 def _with_values(rows: Sequence[Row], cells: Cells, columns: set[Column]) -> list[Row]:
     having = {row for row, column in cells if column in columns}
     return [row for row in rows if row in having]
@@ -78,4 +86,5 @@ def _nothing_for(wanted: Layout | None, cells: Cells) -> str:
 
 def _nothing_published(cells: Cells) -> str:
     known = _measures({cell: value for table in layouts().values() for cell, value in table.cells.items()})
-    return f"the paper has no numbers for {_measures(cells)}, only for {known}. Leave out --with-paper and --difference."
+    remedy = "Leave out --with-paper and --difference."
+    return f"the paper has no numbers for {_measures(cells)}, only for {known}. {remedy}"
