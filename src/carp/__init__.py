@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from carp.commands.duplicates import duplicates
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
+    from carp.commands.evaluate_paper import EvaluatedPaper, evaluate_paper
     from carp.commands.export import Exported, export
     from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
@@ -51,6 +52,7 @@ _HOMES = {
     "CopiesFound": "carp.similarity.copies_found",
     "DataCheck": "carp.images.inspect.data_check",
     "Encoder": "carp.encoders.frozen_encoder",
+    "EvaluatedPaper": "carp.commands.evaluate_paper",
     "Exported": "carp.commands.export",
     "FileCheck": "carp.commands.check_folder",
     "FolderCheck": "carp.commands.check_folder",
@@ -76,6 +78,7 @@ _HOMES = {
     "duplicates": "carp.commands.duplicates",
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
+    "evaluate_paper": "carp.commands.evaluate_paper",
     "export": "carp.commands.export",
     "import_run": "carp.commands.import_run",
     "index": "carp.commands.index",
@@ -95,6 +98,7 @@ __all__ = [
     "CopiesFound",
     "DataCheck",
     "Encoder",
+    "EvaluatedPaper",
     "Exported",
     "FileCheck",
     "FolderCheck",
@@ -121,6 +125,7 @@ __all__ = [
     "duplicates",
     "embed",
     "evaluate",
+    "evaluate_paper",
     "export",
     "import_run",
     "index",

@@ -9,6 +9,7 @@ import pytest
 import torchvision.datasets
 from PIL import Image
 
+from carp.images.sources.paper import paper_datasets
 from carp.images.sources.paper.dataset_source import look
 from carp.images.sources.paper.paper_datasets import BY_NAME, DATASETS, Dataset, SplitList, find
 from tests.helpers import tiny_images, write_images
@@ -96,7 +97,7 @@ def resize_row(
     row = small(name, train, test, classes)
     row = replace(row, lists=lists) if lists else row
     monkeypatch.setattr(
-        "carp.images.sources.paper.paper_datasets.DATASETS", tuple(row if r.name == name else r for r in DATASETS)
+        paper_datasets, "DATASETS", tuple(row if r.name == name else r for r in paper_datasets.DATASETS)
     )
     monkeypatch.setitem(BY_NAME, name, row)
 

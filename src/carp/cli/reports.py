@@ -20,6 +20,9 @@ def _table(
     with_paper: Annotated[
         bool, typer.Option("--with-paper", help="Also show the rows that the paper published.")
     ] = False,
+    difference: Annotated[
+        bool, typer.Option("--difference", help="Also show the differences to the published rows of CARP.")
+    ] = False,
     layout: Annotated[
         str | None, typer.Option(help="Show the columns of one of the paper's tables (docs/tables.md).")
     ] = None,
@@ -42,7 +45,15 @@ def _table(
     from carp.commands.table import table
     from carp.report.tables.render import table_text, to_screen
 
-    made = table(results or [], with_paper=with_paper, layout=layout, all=all, format=format, out=out)
+    made = table(
+        results or [],
+        with_paper=with_paper,
+        difference=difference,
+        layout=layout,
+        all=all,
+        format=format,
+        out=out,
+    )
     if out is None and format in (None, "screen"):
         to_screen(made)
     elif out is None:

@@ -16,6 +16,7 @@ from carp.encoders.load import TRAINED, load_encoder
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
 from carp.evaluation.data_names import FILE_UNSAFE, name_of_data, without_mark
 from carp.evaluation.labelled_features import LabelledFeatures, with_test_images, without_test_images
+from carp.evaluation.paper_tables.request import request_of
 from carp.evaluation.predictions import Predictions
 from carp.evaluation.protocol import AnyProtocol
 from carp.evaluation.result import Result
@@ -76,7 +77,7 @@ def run_protocols(
     for chosen, branch in _encoders(model, branches, epochs):
         load = cache(partial(load_encoder, chosen, branch)) if chosen is not None and needs_features else None
         for protocol in protocols:
-            extraction = _with_preset(options, protocol)
+            extraction = with_preset(options, protocol)
             encoder = None if load is None else load(extraction)
             work = Workspace(chosen, branch, encoder, extraction, folder, display, predict=writer is not None)
             try:
@@ -139,10 +140,11 @@ def _run(
             writer.add(result, tested)
     preset = getattr(protocol.settings, "preset", None)
     settings = result.settings if preset is None else {"preset": preset, **result.settings}
-    return replace(result, protocol=protocol.name, settings=settings, versions=versions())
+    request = request_of(protocol, data, test, work.options)
+    return replace(result, protocol=protocol.name, settings=settings, versions=versions(), request=request)
 
 
-def _with_preset(options: FeatureOptions, protocol: AnyProtocol) -> FeatureOptions:
+def with_preset(options: FeatureOptions, protocol: AnyProtocol) -> FeatureOptions:
     """The options of feature extraction, with those of the protocol's preset where none was given."""
     implied = {key: value for key, value in protocol.settings.extraction().items() if getattr(options, key) is None}
     return options.model_copy(update=implied)

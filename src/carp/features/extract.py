@@ -4,7 +4,7 @@ Shapes: M images that can be read, F features, S side.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -109,7 +109,7 @@ def feature_batches(
     precision: Precision = "fp32",
     resize: int | None = None,
     interpolation: Interpolation = "bicubic",
-) -> Iterator[FeatureBatch]:
+) -> Generator[FeatureBatch]:
     """Yield the features batch by batch, as float32 even if the encoder runs in bf16."""
     was_training = encoder.training
     encoder.eval()

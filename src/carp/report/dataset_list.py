@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from carp.images.sources.paper.paper_datasets import Dataset, ListedDataset, Presence, Split
+from carp.images.sources.paper.paper_datasets import Dataset, ListedDataset, Split
 from carp.report.tables.screen import plain_text
 
 _HEADINGS = {"present": "present", "broken": "broken", "absent": "to get"}
@@ -31,13 +31,16 @@ def describe_datasets(listed: Sequence[ListedDataset], root: Path | None) -> str
         lines.append("dataset:NAME:train and dataset:NAME:test, with root=FOLDER, open the splits of each.")
         return "\n".join([*lines, "Add --root FOLDER to see which of them are in a folder, and how to get the rest."])
     for state, heading in _HEADINGS.items():
-        found = [(entry.dataset, entry.found) for entry in listed if entry.found and entry.found.state == state]
+        found = [entry for entry in listed if entry.found and entry.found.state == state]
         lines += ["", f"{heading}:"] if found else []
-        lines += [f"  {row.name}: {_advice(row, presence, root)}" for row, presence in found]
+        lines += [f"  {entry.dataset.name}: {how_to_get(entry, root)}" for entry in found]
     return "\n".join(lines)
 
 
-def _advice(row: Dataset, presence: Presence, root: Path) -> str:
+def how_to_get(listed: ListedDataset, root: Path) -> str:
+    """How to open a dataset that is in a folder, or how to get it there."""
+    row, presence = listed.dataset, listed.found
+    assert presence is not None
     if presence.state == "present":
         return "   ".join([presence.train, presence.test, *presence.lists, shlex.quote(f"root={root}")])
     reason = f"{presence.reason}. " if presence.reason else ""

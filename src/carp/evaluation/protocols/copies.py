@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from carp.errors import ConfigError
+from carp.evaluation.paper_tables.work_amount import Sizes, Work
 from carp.evaluation.presets import PresetSettings
 from carp.evaluation.protocol import Protocol
 
@@ -37,6 +38,7 @@ class Copies(Protocol[CopiesSettings]):
     settings_type = CopiesSettings
     needs = "images"
     headline = r"map_strong"
+    in_paper = {"copydays": "dataset:copydays"}  # noqa: RUF012 - a ClassVar of the base
 
     def run(self, data: "Openable", test: None, work: "Workspace") -> "Result":  # noqa: ARG002 - it has no test images
         """Search the originals in `data` for every copy."""
@@ -71,3 +73,7 @@ class Copies(Protocol[CopiesSettings]):
             "fingerprints": [origin.data["fingerprint"]],
         }
         return with_origin(replace(result, settings={**result.settings, "side": chosen.side}), origin, described)
+
+    def work(self, sizes: Sizes) -> Work:
+        """Images pass as squares of their own size."""
+        return Work((sizes.train + sizes.test) * self.settings.side**2, sizes.train * sizes.test * sizes.features)

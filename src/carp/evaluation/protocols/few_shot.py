@@ -1,15 +1,19 @@
 """`carp eval few-shot`: classifiers trained on a few labelled images per class, as in the paper's appendix."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from carp.evaluation.paper_tables.work_amount import Sizes, Work
 from carp.evaluation.protocol import Protocol, Settings
 
 if TYPE_CHECKING:
     from carp.evaluation.labelled_features import LabelledFeatures
     from carp.evaluation.result import Result
     from carp.evaluation.workspace import Workspace
+
+_PASSES = 20  # of a linear classifier; a support vector machine takes about as many
 
 Shots = Annotated[int, Field(ge=1)] | Literal["full"]
 
@@ -37,6 +41,7 @@ class FewShot(Protocol[FewShotSettings]):
     several_labels = True
     part_of_all = predicts = True
     headline, number_letter = r"(map|top1)_(n\d+|full)", "n"
+    in_paper = {"voc07": "dataset:voc07", "inat2018": "dataset:inat2018"}  # noqa: RUF012 - a ClassVar of the base
 
     def run(self, data: "LabelledFeatures", test: "LabelledFeatures", work: "Workspace") -> "Result":
         """Train on a few training images per class, several times, and test on all test images."""
@@ -52,3 +57,13 @@ class FewShot(Protocol[FewShotSettings]):
                 predict=work.predict,
                 progress=progress,
             )
+
+    def work(self, sizes: Sizes) -> Work:
+        """Every draw trains for about `_PASSES` passes over its images, forwards and backwards, and is tested."""
+        images = [
+            sizes.train if n == "full" else self.settings.runs * min(sizes.train, n * sizes.classes)
+            for n in self.settings.shots
+        ]
+        tests = sum(1 if n == "full" else self.settings.runs for n in self.settings.shots)
+        products = (3 * _PASSES * sum(images) + tests * sizes.test) * sizes.classes * sizes.features
+        return replace(super().work(sizes), multiply_adds=products)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from carp.errors import ConfigError
+from carp.evaluation.paper_tables.work_amount import Sizes, Work
 from carp.evaluation.presets import PresetSettings
 from carp.evaluation.protocol import Protocol
 from carp.images.views.interpolation import Interpolation
@@ -83,6 +84,7 @@ class Linear(Protocol[LinearSettings]):
     settings_for_all = {"cached": True}  # noqa: RUF012 - a ClassVar of the base
     temporary_folder = "linear"
     headline = r"top1(_cached)?"
+    in_paper = {"imagenet": "dataset:imagenet"}  # noqa: RUF012 - a ClassVar of the base
 
     def run(self, data: "LabelledFeatures", test: "LabelledFeatures", work: "Workspace") -> "Result":
         """Train the grid, choose a classifier and test it."""
@@ -116,6 +118,17 @@ class Linear(Protocol[LinearSettings]):
                 progress=progress,
                 warn=work.display.warn_once,
             )
+
+    def work(self, sizes: Sizes) -> Work:
+        """Every epoch encodes the training images, unless features are stored, and trains one grid or two."""
+        chosen = self.settings
+        grids = 2 if chosen.choose_on == "held-out" and not chosen.cached else 1
+        grid = len(chosen.optimisers) * len(chosen.lrs) * len(chosen.weight_decays) * grids
+        epochs = 0 if chosen.cached else chosen.epochs
+        return Work(
+            ((1 + epochs) * sizes.train + sizes.test) * sizes.pixels,
+            3 * grid * chosen.epochs * sizes.train * sizes.classes * sizes.features,
+        )
 
     def notes(self, result: "Result") -> list[str]:
         """Name the classifier that was chosen."""

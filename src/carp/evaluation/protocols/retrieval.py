@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from carp.errors import DataError
+from carp.evaluation.paper_tables.work_amount import Sizes, Work
 from carp.evaluation.presets import PresetSettings
 from carp.evaluation.protocol import Protocol
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from carp.evaluation.workspace import Workspace
     from carp.images.source import Openable, Source
 
+_USUAL_SIDES = 1024, 768  # of the published images, in pixels
 
 # DINO's instructions, which the paper "strictly follows" and the authors' commands repeat
 _DINO: dict[str, Any] = {"multi_scale": True, "max_side": 512, "boxes": False}
@@ -56,6 +58,7 @@ class Retrieval(Protocol[RetrievalSettings]):
     settings_type = RetrievalSettings
     needs = "images"
     headline = r"map_(medium|hard)"
+    in_paper = {name: f"dataset:{name}" for name in ("roxford5k", "rparis6k")}  # noqa: RUF012 - a ClassVar of the base
 
     def run(self, data: "Openable", test: None, work: "Workspace") -> "Result":  # noqa: ARG002 - it has no test images
         """Rank the images of `data` for every query; with a published ground truth, `data` holds the queries, too."""
@@ -97,6 +100,17 @@ class Retrieval(Protocol[RetrievalSettings]):
             "fingerprints": [origin.data["fingerprint"]],
         }
         return with_origin(replace(result, settings={**result.settings, **settings}), origin, described)
+
+    def work(self, sizes: Sizes) -> Work:
+        """Images pass in their own sizes, with several scales once per scale."""
+        from carp.features.scales import ONE_SCALE, THREE_SCALES
+
+        scales = THREE_SCALES if self.settings.multi_scale else ONE_SCALE
+        longer, shorter = _USUAL_SIDES
+        scale = 1.0 if self.settings.max_side is None else min(1.0, self.settings.max_side / longer)
+        pixels = longer * shorter * scale**2 * sum(factor**2 for factor in scales)
+        images = sizes.train + sizes.test
+        return Work(images * pixels, sizes.train * sizes.test * sizes.features)
 
 
 def _judged(queries: "Source", database: "Source", relevance: str | Path | None) -> "Sequence[Judged]":

@@ -27,6 +27,7 @@ class Value:
     mean: float
     deviation: float | None = None
     decimals: int = 1
+    is_difference: bool = False
 
 
 _FEW = 3  # notes of one kind
@@ -54,6 +55,8 @@ class Table:
 
 def shown(value: Value, column: Column) -> str:
     """Format a number, mostly with one decimal, and its standard deviation; a count without decimals."""
+    if value.is_difference:
+        return f"{value.mean:+.1f}"
     if not column.is_share:
         return f"{value.mean:.0f}"
     deviation = "" if value.deviation is None else f" ± {value.deviation:.{value.decimals}f}"

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from carp.errors import ConfigError, nearest
+from carp.evaluation.data_names import AVERAGE
 from carp.report.tables.columns import Column
 from carp.report.tables.join import Cells, Row, Value
 from carp.studies.ablations import find_ablation
@@ -28,6 +29,11 @@ class Layout:
     rows: tuple[Row, ...]
     cells: Cells
     notes: tuple[str, ...]
+
+    @property
+    def evaluations(self) -> tuple[tuple[str, str], ...]:
+        """The protocol and the dataset of every evaluation behind the table; averages follow from the others."""
+        return tuple(dict.fromkeys((c.protocol, c.data) for c in self.columns if c.data != AVERAGE))
 
 
 @cache

@@ -117,6 +117,14 @@ def _class_folder(row: Dataset, split: str, root: Path) -> Path | None:
     return next((root / row.name / name for name in names if (root / row.name / name).is_dir()), None)
 
 
+def datasets_folder(root: str | Path) -> Path:
+    """The folder `root`, or an error if there is none."""
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"--root {root} is not a folder. Give the folder that contains the datasets.")
+    return folder
+
+
 def look(row: Dataset, root: Path) -> Presence:
     """Look for a dataset below `root`; open its smaller split and one image of it, without a download."""
     try:
