@@ -14,8 +14,9 @@ PRESENT = ("pets", "gtsrb", "cifar10")  # k-NN; k-NN and k-means; k-means
 def write_root(root: Path) -> Path:
     """Three datasets as folders of classes."""
     for seed, name in enumerate(PRESENT):
-        write_images(root / name / "train", tiny_images(TRAIN, seed=seed), classes=CLASSES)
-        write_images(root / name / "test", tiny_images(TEST, seed=seed + 10), classes=CLASSES)
+        size = 32 + seed  # so that two datasets differ in the sizes of their files
+        write_images(root / name / "train", tiny_images(TRAIN, size, seed=seed), classes=CLASSES)
+        write_images(root / name / "test", tiny_images(TEST, size, seed=seed + 10), classes=CLASSES)
     return root
 
 

@@ -58,6 +58,7 @@ def test_the_work_follows_the_settings() -> None:
     passes = work_of("linear", epochs=9).pixels - work_of("linear", epochs=9, cached=True).pixels
     assert passes == 9 * 1000 * SIZES.pixels
     assert work_of("few-shot", shots="1,full", runs=3).multiply_adds > work_of("few-shot", shots=1).multiply_adds
+    assert work_of("few-shot", shots=1, runs=3, crops=True).pixels == (1100 + 20 * 30) * SIZES.pixels
     assert work_of("retrieval", max_side=512).pixels == pytest.approx(1100 * 512 * 384)
     assert work_of("retrieval", max_side=512, multi_scale=True).pixels == pytest.approx(1.75 * 1100 * 512 * 384)
     assert work_of("copies", side=10).pixels == 1100 * 100

@@ -131,7 +131,10 @@ def evaluation(folder: Path) -> None:
 
 
 def evaluate_all(
-    folder: Path, out: Path, *, only: Sequence[str] = ("large", "embed", "knn", "linear", "cached", "one")
+    folder: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = ("large", "embed", "knn", "linear", "cached", "one", "authors", "crops"),
 ) -> dict[str, Any]:
     """The numbers of every protocol that processes share; with features in `out`."""
     model, data = folder / "evaluated-run", folder / "labelled"
@@ -149,6 +152,16 @@ def evaluate_all(
             carp.evaluate(
                 "linear", model, data, cached=True, **options, **small | {"lrs": 10},
                 optimisers="sgd", weight_decays=0,
+            )
+        ),
+        "authors": lambda: plain(
+            carp.evaluate(
+                "linear", model, data, **options, **small, preset="authors", predictions=folder / "authors.csv"
+            )
+        ),
+        "crops": lambda: plain(
+            carp.evaluate(
+                "few-shot", model, data, **options, preset="authors", shots=2, runs=2, predictions=folder / "few.csv"
             )
         ),
     }  # fmt: skip

@@ -170,7 +170,9 @@ def _with_times(
     seconds = []
     for one in evaluations:
         train, test = _counts(one)
-        sizes = Sizes(train, test, one.dataset.dataset.classes, speed.num_features, encoder.size**2)
+        row = one.dataset.dataset
+        several = row.layout == "voc"
+        sizes = Sizes(train, test, row.classes, speed.num_features, encoder.size**2, several_labels=several)
         if one.protocol.needs == "features" and one.state == "to do" and one.name not in per_pixel:
             per_pixel[one.name] = _per_pixel(one, root, speed)
         work = one.protocol.work(sizes)

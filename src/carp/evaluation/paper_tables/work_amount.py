@@ -16,6 +16,8 @@ class Sizes:
     """Length of the vectors."""
     pixels: int
     """Of an image with the transform for evaluation."""
+    several_labels: bool = False
+    """Whether an image has several labels."""
 
 
 @dataclass(frozen=True)
