@@ -1,7 +1,7 @@
 """The measurements at the start of a run, so that it is judged by what has changed since. Part of every checkpoint."""
 
 import math
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from statistics import fmean
 from typing import Any
 
@@ -84,7 +84,8 @@ class Course:
             self._weights = tensors[_WEIGHTS].to(self._weights) if _WEIGHTS in tensors else _sample(self._encoder)
         self.collapsed_in_a_row = state["collapsed_in_a_row"]
         start = state.get("health_at_start") or {}
-        known = start.keys() == {field.name for field in fields(Health)}
+        required = {field.name for field in fields(Health) if field.default is MISSING}
+        known = required <= start.keys() <= {field.name for field in fields(Health)}
         self.start = Health(**start) if known else None
         self.recent = [(agreement, error) for agreement, error in state.get("recent_agreement", [])]
         self.baselines, self.knn = state.get("knn_baselines", {}), state.get("knn", {})
