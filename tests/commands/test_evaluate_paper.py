@@ -19,6 +19,7 @@ from carp.errors import CarpError
 from tests.commands import paper_root
 from tests.commands.conftest import Cli, assert_one_line
 from tests.commands.paper_root import TEST, shrink_rows, write_root
+from tests.processes.conftest import torchrun
 
 EVALUATIONS = {("knn", "pets"), ("knn", "gtsrb"), ("kmeans", "gtsrb"), ("kmeans", "cifar10")}
 
@@ -188,6 +189,17 @@ def test_the_quickest_table_comes_first(own_run: Path, datasets: Path) -> None:
         assert one.seconds > 0
         tables[one.pair[0]] = tables.get(one.pair[0], 0.0) + one.seconds
     assert sorted(tables, key=lambda name: tables[name]) == list(tables)
+
+
+@pytest.mark.slow
+def test_two_processes_share_every_evaluation(own_run: Path, datasets: Path, tmp_path: Path) -> None:
+    words = ("-m", paper_root.__name__, "eval", "paper", own_run, "--root", datasets, "--out", tmp_path / "shared")
+    code, output = torchrun(2, *words)
+    assert code == 0, output
+    assert output.count("in total: 4 evaluations to do") == 1
+    alone = carp.evaluate_paper(own_run, datasets, out=tmp_path / "alone")
+    shared = {pair: one["values"] for pair, (_, one) in written(tmp_path / "shared").items()}
+    assert shared == {one.pair: one.result.values for one in alone.evaluations if one.result is not None}
 
 
 def test_mistakes_are_one_line(cli: Cli, own_run: Path, datasets: Path, tmp_path: Path) -> None:
