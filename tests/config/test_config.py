@@ -174,6 +174,7 @@ def test_free_keys_make_no_difference(key: str) -> None:
         "checkpoint_steps": 7,
         "checkpoint_minutes": 3.5,
         "keep_checkpoints": 9,
+        "keep_epochs": 5,
         "timeout_minutes": 3.0,
         "on_collapse": "stop",
         "max_bad_share": 0.5,

@@ -68,12 +68,13 @@ FREE_KEYS = frozenset(
         "checkpoint_steps",
         "checkpoint_minutes",
         "keep_checkpoints",
+        "keep_epochs",
         "on_collapse",
     }
 )
 
 # Keys that change no weight but the lines of metrics.jsonl, which must equal those of an uninterrupted run.
-METRICS_KEYS = frozenset({"log_steps", "health_steps", "validate_epochs"})
+METRICS_KEYS = frozenset({"log_steps", "health_steps", "validate_epochs", "validation_bank"})
 
 
 def differences(ours: Config, theirs: Config) -> dict[str, str]:

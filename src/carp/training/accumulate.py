@@ -43,6 +43,8 @@ class Accumulated(NamedTuple):
     terms: LossTerms
     z_VBD: Tensor
     prototypes_KD: Tensor
+    w: list[Tensor]
+    teacher_prototypes_KD: Tensor
 
 
 def accumulate_fast(
@@ -57,7 +59,8 @@ def accumulate_fast(
         (terms.total * (share * scale)).backward()  # type: ignore[no-untyped-call]
         sums.append(torch.stack(terms).detach() * share)
     z_VBD = torch.stack(embedded.z).detach()
-    return Accumulated(LossTerms(*torch.stack(sums).sum(dim=0)), z_VBD, embedded.prototypes_KD.detach())
+    terms = LossTerms(*torch.stack(sums).sum(dim=0))
+    return Accumulated(terms, z_VBD, embedded.prototypes_KD.detach(), embedded.w, embedded.teacher_prototypes_KD)
 
 
 def accumulate_exact(
@@ -82,7 +85,8 @@ def accumulate_exact(
         gradients = z_VBD.grad[:, start : start + len(views[0])]
         torch.autograd.backward(z, list(gradients.unbind()))
         start += len(views[0])
-    return Accumulated(LossTerms(*(term.detach() for term in terms)), z_VBD.detach(), whole.prototypes_KD.detach())
+    terms = LossTerms(*(term.detach() for term in terms))
+    return Accumulated(terms, z_VBD.detach(), whole.prototypes_KD.detach(), whole.w, whole.teacher_prototypes_KD)
 
 
 def _join(parts: Sequence[Sequence[Tensor]]) -> Tensor:

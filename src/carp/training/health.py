@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carp.compute.device import has_float64
+from carp.model.certainty import certainty
 
 _DUPLICATE_COSINE = 0.99
 _DUPLICATE_SAMPLE = 256
@@ -58,8 +59,13 @@ class Health:
     spread: float  # of the embeddings' directions: 0 = all alike, 1 = all over the sphere
     agreement: float  # chance that a view is nearer to the other view of its image than to that of another image
     agreement_error: float  # standard error of it
+    # The next four are None in records of older versions; no verdict depends on them
+    certainty: float | None = None  # mean over images and blocks of the student's largest assignment
+    entropy: float | None = None  # mean entropy of the student's assignments / ln N: 1 = uniform, 0 = certain
+    teacher_certainty: float | None = None
+    teacher_entropy: float | None = None
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float | None]:
         """For the metrics file."""
         return asdict(self)
 
@@ -97,16 +103,28 @@ class Diagnosis:
 
 
 @torch.no_grad()
-def measure(consistency: float, kl: float, z_VBD: Tensor, prototypes_KD: Tensor, partition_PN: Tensor) -> Health:
+def measure(
+    consistency: float,
+    kl: float,
+    z_VBD: Tensor,
+    prototypes_KD: Tensor,
+    partition_PN: Tensor,
+    teacher: tuple[Tensor, Tensor] | None = None,
+) -> Health:
     """Measure the health of one step from what the loss has seen; two views are enough.
 
-    `consistency` is the mean over pairs of views, whatever `pairs` is.
+    `consistency` is the mean over pairs of views, whatever `pairs` is. `teacher` has the teacher's embeddings [V, B, D]
+    and prototypes [K, D].
     """
     x = F.normalize(z_VBD[0].float(), dim=-1)
     B, D = x.shape
     limit = math.log(max(2, partition_PN.shape[1]))
     choices = 2 * B
     agreement, error = _agreement(z_VBD[:2])
+    own = certainty(z_VBD[:2, :_COMPARED_IMAGES].flatten(0, 1), prototypes_KD, partition_PN)
+    of_teacher = None
+    if teacher is not None:
+        of_teacher = certainty(teacher[0][:2, :_COMPARED_IMAGES].flatten(0, 1), teacher[1], partition_PN)
     return Health(
         uncertainty=consistency / limit,
         imbalance=kl / limit,
@@ -118,6 +136,10 @@ def measure(consistency: float, kl: float, z_VBD: Tensor, prototypes_KD: Tensor,
         spread=float(x.std(dim=0, unbiased=False).square().sum().sqrt()),
         agreement=agreement,
         agreement_error=error,
+        certainty=own.largest,
+        entropy=own.entropy,
+        teacher_certainty=of_teacher and of_teacher.largest,
+        teacher_entropy=of_teacher and of_teacher.entropy,
     )
 
 

@@ -98,9 +98,13 @@ class Stepper:
         finite = math.isfinite(loss) and (applied or self.loss_scale.can_fall)
         health = None
         if finite and with_health:
-            z_BVD = distributed.all_gather_rows(seen.z_VBD[:2].transpose(0, 1))
+            z_BVD, w_BVD = (
+                distributed.all_gather_rows(views_VBD.transpose(0, 1))
+                for views_VBD in (seen.z_VBD[:2], torch.stack(seen.w))
+            )
             mean = consistency / PAIR_FACTOR[config.pairs]
-            found = measure(mean, kl, z_BVD.transpose(0, 1), seen.prototypes_KD, partition_PN)
+            teacher = (w_BVD.transpose(0, 1), seen.teacher_prototypes_KD)
+            found = measure(mean, kl, z_BVD.transpose(0, 1), seen.prototypes_KD, partition_PN, teacher)
             health = mean_over_shards(found) if self.sharded else found
         if applied:
             if config.clip_gradient is not None:
