@@ -10,7 +10,7 @@ import torch
 from carp.commands.evaluate import evaluate
 from carp.commands.train import train
 from carp.compute import distributed
-from carp.config import decisive, resolve
+from carp.config import check_keys, decisive, resolve
 from carp.config.recipe import read_settings
 from carp.console.progress import Display
 from carp.errors import CarpError, ConfigError, received
@@ -195,7 +195,9 @@ def _seeds(given: str | int | Sequence[int]) -> list[int]:
     texts = split(given)
     if not texts or not all(text.isascii() and text.isdecimal() for text in texts):
         raise ConfigError(f"the seeds must be whole numbers of at least 0, such as 0,1,2, received {received(given)}.")
-    return list(dict.fromkeys(int(text) for text in texts))
+    numbers = list(dict.fromkeys(int(text) for text in texts))
+    check_keys({"seed": max(numbers)})
+    return numbers
 
 
 def _refuse_reserved(ablation: Ablation, overrides: Mapping[str, Any]) -> None:

@@ -16,6 +16,7 @@ _COLOURS = {"student": "#1f77b4", "teacher": "#ff7f0e"}
 _VARIANTS = ("#1f77b4", "#d1495b", "#2a7a2a", "#7b52ab")
 _INK, _GREY = "#333333", "#777777"
 _PAPER = "the paper (ImageNet, single runs)"
+_ACCURACY = "k-NN top-1, %"
 _SOUND = "healthy"
 _FAR = 0.6  # of the median: lower values are drawn at the lower edge, as they would flatten all others
 _MANY = 6  # labels of an axis that fit without rotation
@@ -43,10 +44,12 @@ def plot_study(study: Study, path: Path) -> None:
         raise MissingExtraError("matplotlib is not installed. Run `pip install 'carp-ssl[log]'`.") from None
     places = _Places(study)
     ours, theirs = _own_lines(study, places), _published_lines(study, places)
-    panels = [("k-NN top-1, %", "these runs", ours)]
+    panels = [(_ACCURACY, "these runs", ours)]
     if theirs:
-        panels.append(("k-NN top-1, %", _PAPER, theirs))
-    panels.append(("kl_to_uniform, nats", "distance from even use of the prototypes", _kl_lines(study, places)))
+        panels.append((_ACCURACY, _PAPER, theirs))
+    panels.append(
+        ("kl_to_uniform, % of its limit ln $N_B$", "0: all prototypes are used evenly", _kl_lines(study, places))
+    )
     margins = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)  # inches
     figure = Figure(figsize=(4.3 * len(panels), 3.9), layout=margins)
     for axis, (unit, title, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -54,7 +57,7 @@ def plot_study(study: Study, path: Path) -> None:
             _draw(axis, line, places.beside(number, len(lines)))
         axis.set(xlabel=study.axis.replace("N_B", "$N_B$").replace(" K", " $K$"), ylabel=unit, title=title)
         places.label(axis, published=title == _PAPER)
-        _tidy(axis, lines, limited=unit.endswith("%"))
+        _tidy(axis, lines, limited=unit == _ACCURACY)
     figure.suptitle(study.title, fontsize=13, color=_INK)
     hollow = "   ○ verdict other than healthy" if not all(all(line.sound) for line in ours) else ""
     figure.supxlabel(f"{noise_line(study)}{hollow}", fontsize=8, color=_GREY)
@@ -148,7 +151,7 @@ def _published_lines(study: Study, places: _Places) -> list[_Line]:
 def _kl_lines(study: Study, places: _Places) -> list[_Line]:
     lines = []
     for variant, colour in zip(study.variants, _VARIANTS if len(study.variants) > 1 else (_INK,), strict=False):
-        rows = [(row, row.kl_to_uniform) for row in study.of_variant(variant)]
+        rows = [(row, row.kl_share) for row in study.of_variant(variant)]
         known = [(places.of(row), kl) for row, kl in rows if kl is not None]
         lines.append(_plain_line(variant, colour, [x for x, _ in known], [kl for _, kl in known]))
     return lines

@@ -58,7 +58,10 @@ class Ablation:
 
     def points(self, values: Texts, variants: Texts, *, epochs: int) -> list[Point]:
         """The points of the grid, in order; values that are given twice count once. `epochs` is a full run."""
-        read = [self._read(text, epochs) for text in (self.grid if values is None else split(values))]
+        texts = self.grid if values is None else split(values)
+        if not texts:
+            raise ConfigError(f"no values of {self.name} were given. They are {self.form.words}.")
+        read = [self._read(text, epochs) for text in texts]
         return [
             Point(
                 value.text,
@@ -82,7 +85,7 @@ class Ablation:
         known = {name.replace(" ", "-"): name for name in self.variants if name}
         if wanted is None:
             return list(self.variants)
-        words = [text.replace(" ", "-") for text in split(wanted)]
+        words = [text.replace(" ", "-") for text in split(wanted)] or [""]
         for word in words:
             if word not in known:
                 listed = f"Variants: {', '.join(known)}." if known else f"{self.name} has no variants: leave it out."

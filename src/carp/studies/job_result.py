@@ -20,6 +20,7 @@ class Measured(BaseModel):
     Attributes:
         accuracies: Shares between 0 and 1 by branch; empty if training diverged.
         kl_to_uniform: Mean over the last fifth of the run; None if nothing was logged.
+        kl_limit: What it is when one prototype of each block takes all images: ln N_B.
         verdict: The last verdict on the run.
         seconds: What the job takes; None if most of it was done before an interruption, at an unknown cost.
         steps: Steps of the run.
@@ -31,6 +32,7 @@ class Measured(BaseModel):
 
     accuracies: dict[str, float]
     kl_to_uniform: float | None = None
+    kl_limit: float | None = None
     verdict: str = ""
     seconds: float | None = None
     steps: int = 0

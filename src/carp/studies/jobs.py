@@ -4,7 +4,6 @@ A job that has a result is never repeated. One that another process holds is pas
 An interrupted job has no result, so it runs again, and its run resumes from its newest checkpoint.
 """
 
-import itertools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -47,24 +46,26 @@ class JobQueue:
 
     def run(self) -> int:
         """Run all jobs that are free, until none is left; return how many this process has run."""
-        for count in itertools.count():
-            with ExitStack() as lock:
-                number = self._take(lock) if distributed.is_first() else _NONE
-                number = int(distributed.gather(number)[0])
-                if number == _NONE:
-                    self._say_what_is_left()
-                    return count
-                job = self.jobs[number]
-                if distributed.is_first():
-                    self.say(self._announcement(job))
-                self.work(job, self.folder / job.name)
-            if distributed.is_first():
-                self.done()
-        raise AssertionError("a count has no end")
-
-    def _say_what_is_left(self) -> None:
+        count = 0
+        while self._run_next():
+            count += 1
         for name, holder in self.elsewhere.items():
             self.say(f"{name} is left to another process: {holder}.")
+        return count
+
+    def _run_next(self) -> bool:
+        with ExitStack() as lock:
+            number = self._take(lock) if distributed.is_first() else _NONE
+            number = int(distributed.gather(number)[0])
+            if number == _NONE:
+                return False
+            job = self.jobs[number]
+            if distributed.is_first():
+                self.say(self._announcement(job))
+            self.work(job, self.folder / job.name)
+        if distributed.is_first():
+            self.done()
+        return True
 
     def _take(self, stack: ExitStack) -> int:
         """Lock the next job that has no result, and return its number."""

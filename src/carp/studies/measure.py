@@ -1,5 +1,6 @@
 """What the metrics of a run say about it, for a study."""
 
+import math
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from carp.errors import CollapseError, NonFiniteError
 from carp.runs.metrics_log import read_metrics
+from carp.runs.run_folder import open_run
 from carp.studies.job_result import Measured
 
 DIVERGED = "diverged"
@@ -23,6 +25,7 @@ def measure_run(folder: Path, ended_by: EarlyEnd | None, accuracies: Callable[[]
     return Measured(
         accuracies={} if diverged else accuracies(),
         kl_to_uniform=_late_kl(metrics),
+        kl_limit=math.log(max(2, open_run(folder).config.block_size)),
         verdict=DIVERGED if diverged else _verdict(metrics),
         steps=max((line["step"] + 1 for line in metrics), default=0),
         notes=() if ended_by is None else (str(ended_by),),

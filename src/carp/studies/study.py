@@ -48,6 +48,12 @@ class StudyRow:
         return statistics.mean(found) if found else None
 
     @property
+    def kl_share(self) -> float | None:
+        """`kl_to_uniform` in percent of its limit: 100 if one prototype of each block takes all images."""
+        kl, limit = self.kl_to_uniform, self.results[0].kl_limit
+        return None if kl is None or not limit else 100 * kl / limit
+
+    @property
     def seconds(self) -> float | None:
         """The mean time of a job."""
         found = [result.seconds for result in self.results if result.seconds is not None]

@@ -9,7 +9,7 @@ FOLDER/NAME/table.md …   what the finished jobs say
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,18 @@ def lock_of(folder: Path, name: str) -> Path:
 def in_turn(folder: Path) -> Iterator[None]:
     """Let one process at a time write what the processes of a study share."""
     end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            with held(lock_of(folder, "study")):
-                yield
-                return
-        except LockHeldError as holder:
-            if time.monotonic() > end:
-                raise CheckpointError(
-                    f"{folder} is locked by another process: {holder}. Stop it, then rerun."
-                ) from None
-            time.sleep(0.05)
+    with ExitStack() as lock:
+        while True:
+            try:
+                lock.enter_context(held(lock_of(folder, "study")))
+                break
+            except LockHeldError as holder:
+                if time.monotonic() > end:
+                    raise CheckpointError(
+                        f"{folder} is locked by another process: {holder}. Stop it, then rerun the same command."
+                    ) from None
+                time.sleep(0.05)
+        yield
 
 
 def open_study(folder: Path, common: Mapping[str, Any], *, write: bool = True) -> None:

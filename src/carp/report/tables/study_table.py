@@ -92,7 +92,7 @@ def _columns(study: Study) -> list[StudyColumn]:
     columns += [_paper_column(study, branch) for branch in branches]
     return [
         *columns,
-        StudyColumn("kl_to_uniform", lambda row: _MISSING if row.kl_to_uniform is None else f"{row.kl_to_uniform:.3g}"),
+        StudyColumn("kl_to_uniform", _kl_text),
         StudyColumn("verdict", lambda row: row.verdict or _MISSING),
         StudyColumn("time of a job", lambda row: _MISSING if row.seconds is None else duration(row.seconds)),
     ]
@@ -115,6 +115,11 @@ def _paper_column(study: Study, branch: str) -> StudyColumn:
         return _MISSING if value is None else f"{value:.2f}".removesuffix("0")
 
     return StudyColumn(f"paper, {branch}" if branch else "paper", text, number)
+
+
+def _kl_text(row: StudyRow) -> str:
+    share = "" if row.kl_share is None else f" ({row.kl_share:.2g}%)"
+    return _MISSING if row.kl_to_uniform is None else f"{row.kl_to_uniform:.3g}{share}"
 
 
 def _mean_text(mean: Mean | None) -> str:
