@@ -126,7 +126,14 @@ def test_a_bad_setting_is_one_line_with_its_name_and_value(name: str, settings: 
 OTHER_MEANINGS = {
     r"commands/demo.py": ("knn",),  # calls `evaluate`
     r"report/weights_list.py": ("knn", "linear"),  # columns of the paper's tables
-    r".*/paper_datasets.py": ("knn", "kmeans", "linear", "few-shot"),  # the paper's tables that show a dataset
+    r".*/paper_datasets.py": (
+        "knn",
+        "kmeans",
+        "linear",
+        "few-shot",
+        "retrieval",
+        "copies",
+    ),  # the paper's tables that show a dataset
     r"training/course.py|report/plots.py": ("knn",),  # accuracies during training
     r"config/\w+.py|evaluation/linear/\w+.py": ("linear",),  # how the learning rate scales with the batch
     r"evaluation/few_shot/classifiers.py": ("linear",),  # the kind of classifier, in result files

@@ -20,10 +20,11 @@ def describe_datasets(listed: Sequence[ListedDataset], root: Path | None) -> str
     for entry in listed:
         row = entry.dataset
         second = row.title if entry.found is None else entry.found.state
-        images = f"{row.train.images:,} + {row.test.images:,}"
-        table.add_row(row.name, second, f"{row.classes:,}", images, row.metric, f"{row.gigabytes:g}")
+        classes, images = f"{row.classes:,}" if row.classes else "–", f"{row.train.images:,} + {row.test.images:,}"
+        table.add_row(row.name, second, classes, images, row.metric, f"{row.gigabytes:g}")
     lines = plain_text(table).splitlines()
-    lines.append("The metric is that of the literature; the paper reports top-1, and mAP on VOC07.")
+    lines.append("The metric is that of the literature; where that is not mAP, the paper reports top-1.")
+    lines.append("Without classes: the images that are searched and the queries, in place of train and test.")
     for row in (entry.dataset for entry in listed):
         lists = [f"{name} ({subset.images:,} images)" for name, subset in row.lists.items()]
         lines += [f"{row.name} has published lists of some training images: {', '.join(lists)}."] if lists else []
@@ -42,7 +43,8 @@ def how_to_get(listed: ListedDataset, root: Path) -> str:
     row, presence = listed.dataset, listed.found
     assert presence is not None
     if presence.state == "present":
-        return "   ".join([presence.train, presence.test, *presence.lists, shlex.quote(f"root={root}")])
+        names = [name for name in (presence.train, presence.test, *presence.lists) if name]
+        return "   ".join([*names, shlex.quote(f"root={root}")])
     reason = f"{presence.reason}. " if presence.reason else ""
     how = row.how.replace("ROOT", shlex.quote(str(root)))
     if not row.download:
