@@ -142,11 +142,9 @@ def _evaluation(
 
 
 def _listed(name: str, root: Path) -> ListedDataset:
-    if name in BY_NAME:
-        return ListedDataset(BY_NAME[name], look(BY_NAME[name], root))
-    if name != VOC0712.name:  # TODO: rows of the presets branch
-        return ListedDataset(replace(VOC0712, name=name, how="TODO"), Presence("absent"))
-    return ListedDataset(VOC0712, look_for_boxes(root))
+    if name == VOC0712.name:
+        return ListedDataset(VOC0712, look_for_boxes(root))
+    return ListedDataset(BY_NAME[name], look(BY_NAME[name], root))
 
 
 def _counts(evaluation: Evaluation) -> tuple[int, int]:
