@@ -20,12 +20,13 @@ from carp.evaluation.protocols import all_protocols, find_protocol
 ONLY_COMMAND_LINE = {
     "": {"as_json", "settings", "help"},  # of every command; settings are keyword arguments
     "train": {"val", "dry_run", "procs", "submit"},  # --val is the setting `validation`
+    "ablate": {"procs", "jobs", "submit"},
     "eval": {"baselines", "weights", "words"},  # the words are settings; weights are another way to give the model
 }
 ONLY_PYTHON = {"quiet", "overrides"}
 # Commands that print what the package itself contains
 NOT_FUNCTIONS = {"recipes", "settings"}
-FUNCTIONS = {"data check": "check_data", "data attack": "attack", "check": "check_folder"}
+FUNCTIONS = {"data check": "check_data", "data attack": "attack", "check": "check_folder", "import": "import_run"}
 
 
 def commands() -> dict[str, Any]:

@@ -11,10 +11,11 @@ import typer.core
 from carp.cli import completion, options
 from carp.cli.app import app
 from carp.cli.output import say
-from carp.errors import ConfigError, nearest
+from carp.errors import CheckpointError, ConfigError, MissingExtraError, nearest
 
 if TYPE_CHECKING:
     from carp.evaluation.protocol import AnyProtocol
+    from carp.evaluation.result import Result
 
 _ALL, _PAPER = "all", "paper"
 _PAPER_EXTRACTION = ("layer", "size", "resize", "precision", "device")
@@ -181,19 +182,20 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
     from carp.encoders.model_argument import is_weights
     from carp.evaluation.runner import RESULTS, run_protocols
     from carp.evaluation.workspace import output_folder
-    from carp.report.tables.summary import print_results
 
     if baselines and model is not None and is_weights(model):
         raise ConfigError(
             f"--baselines are raw pixels and the encoder that a run started from, received weights ({model}). "
             "Give a run folder, or leave out --baselines."
         )
+    default = ("teacher",) if model is not None and is_weights(model) else first.branches
     results, notes = run_protocols(
         chosen,
         model,
         data,
         test=test,
-        branches=[*(given["branch"] or first.branches), *(["raw pixels", "untrained"] if baselines else [])],
+        branches=[*(given["branch"] or default), *(["raw pixels", "untrained"] if baselines else [])],
+        epochs=_epochs(model, given["epoch"] or []),
         options=extraction,
         out=out,
         predictions=given.get("predictions"),
@@ -201,9 +203,50 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
         skip=several,
     )
     if options.is_first_process():
-        print_results(results)
+        folder = output_folder(model, out) / RESULTS
+        figure = _print(results, folder)
         for note in notes:
             say(f"note: {note}", err=True)
-        say(f"results: {output_folder(model, out) / RESULTS}")
+        say(f"results: {folder}")
+        if figure is not None:
+            say(f"figure: {figure}")
         if predictions := given.get("predictions"):
             say(f"predictions: {predictions}")
+
+
+def _epochs(model: str | None, words: Sequence[str]) -> list[int]:
+    """The epochs that were given as `--epoch 25 --epoch 50`, `--epoch 25,50` or `--epoch all`."""
+    from carp.runs.run_folder import open_run
+
+    given = [word.strip() for words_together in words for word in words_together.split(",")]
+    if given == [_ALL]:
+        if model is None:
+            raise ConfigError("--epoch needs a run, received --epoch all alone. Give a run folder.")
+        if not (found := open_run(model).kept_epochs()):
+            raise CheckpointError(
+                f"the run {model} has no checkpoint at the end of an epoch. Train with keep_epochs to keep some."
+            )
+        return found
+    for word in given:
+        if not word.isdecimal() or int(word) < 1:
+            raise ConfigError(f"--epoch must be a whole number of at least 1, or {_ALL}, received '{word}'.")
+    return list(dict.fromkeys(map(int, given)))
+
+
+def _print(results: "Sequence[Result]", folder: Path) -> Path | None:
+    """Print the results; those of several epochs by epoch, and draw them if matplotlib is installed."""
+    from carp.report.figures.epoch_curve import draw_epoch_curves, epoch_curves, epochs_file, print_epoch_table
+    from carp.report.tables.summary import print_results
+
+    if len({result.at_epoch for result in results if result.at_epoch}) < 2:
+        print_results(results)
+        return None
+    curves = epoch_curves(results)
+    print_epoch_table(curves)
+    path = folder / epochs_file(results)
+    try:
+        draw_epoch_curves(curves, path)
+    except MissingExtraError as error:
+        say(f"note: no figure was drawn: {error}", err=True)
+        return None
+    return path

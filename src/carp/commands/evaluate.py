@@ -21,6 +21,7 @@ def evaluate(
     *,
     test: Openable | Store | None = None,
     branch: str = "teacher",
+    epoch: int | None = None,
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
@@ -41,14 +42,15 @@ def evaluate(
 
     Args:
         protocol: `carp eval --help` lists the protocols, docs/protocols.md describes them.
-        model: A run folder, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and `test` are
-            folders that `embed` wrote.
+        model: A run folder, `RUN@25`, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and
+            `test` are folders that `embed` wrote.
         data: Labelled images to train on (for k-NN, to search in), or their stored features. A published dataset
             (`dataset:pets`) brings its own test images. Some protocols take other data: a database of images to search,
             a folder of altered copies, or a folder with boxes.
         test: Labelled images to test on, or their stored features. What a protocol does without them is part of the
             protocol: leave out every image in turn, test on the same images, or hold out a fifth of every class.
         branch: Encoder of a run: `teacher`, `student`, `untrained` or `raw pixels`.
+        epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
         size: Side of the images in pixels. None is the size used for training.
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
@@ -88,6 +90,7 @@ def evaluate(
         data,
         test=test,
         branches=[branch],
+        epochs=[] if epoch is None else [epoch],
         options=options,
         out=out,
         predictions=predictions,

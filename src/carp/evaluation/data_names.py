@@ -7,6 +7,7 @@ from typing import Any
 from carp.images.sources.paper.paper_datasets import BY_NAME, DATASETS, PREFIX, find
 
 AVERAGE = "average"
+FILE_UNSAFE = r"[^\w.+%]+"  # becomes _ in the name of a file
 _OTHER_TITLES = {"voc0712": "VOC07+12", AVERAGE: "Average"}
 _OWN = "(own data)"  # follows the name of a folder that has the name of a published dataset
 # Folders that say nothing about what is in them: parts of a dataset, and where its images are

@@ -43,7 +43,7 @@ class Result:
     data: dict[str, Any] = field(default_factory=dict)
     """`name`; also `train` and `test`, as they were given."""
     model: dict[str, Any] = field(default_factory=dict)
-    """`name`, `hash` of the weights, `branch`; also `epochs`."""
+    """`name`, `hash` of the weights, `branch`; also `epochs`, and `epoch` if one was asked for (`RUN@25`)."""
     versions: dict[str, str] = field(default_factory=dict)
     created: str = ""
     """Date and time in UTC; `write` fills it in."""
@@ -57,8 +57,14 @@ class Result:
 
     @property
     def model_name(self) -> str:
-        """The branch of a run, or the name of the weights."""
-        return str(self.model.get("branch") or self.model.get("name") or "")
+        """The branch of a run, with its epoch if one was asked for, or the name of the weights."""
+        return str(self.model.get("branch") or self.model.get("name") or "") + self.at_epoch
+
+    @property
+    def at_epoch(self) -> str:
+        """`@25` if the run was evaluated at the end of epoch 25; otherwise nothing."""
+        epoch = self.model.get("epoch")
+        return f"@{epoch}" if isinstance(epoch, int) else ""
 
     def to_json(self) -> str:
         """The text of a result file."""

@@ -43,7 +43,8 @@ class Origin:
     """What features were extracted from, and how: equal origins give equal features."""
 
     model: dict[str, Any]
-    """`name`, `hash` of the weights, `branch`, `layer`, `epochs` if known, and the `path` that it was loaded from."""
+    """`name`, `hash` of the weights, `branch`, `layer`, `epochs` if known, the `epoch` of `RUN@EPOCH`, and the `path`
+    that it was loaded from."""
     transform: dict[str, Any]
     data: dict[str, Any]
     """`name`, `fingerprint`, `images`."""

@@ -113,7 +113,7 @@ class Detection(Protocol[DetectionSettings]):
                 "name": origin.get("run") or origin["file"].partition(".")[0],
                 "hash": origin["weights"],
                 "branch": origin.get("branch", ""),
-                **({"epochs": origin["epochs"]} if origin.get("epochs") else {}),
+                **{key: origin[key] for key in ("epochs", "epoch") if origin.get(key)},
             },
         )
 

@@ -22,10 +22,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Value:
-    """A number as it is shown (a percentage or a count) and its standard deviation."""
+    """A number as it is shown (a percentage or a count), its standard deviation, and its decimals."""
 
     mean: float
     deviation: float | None = None
+    decimals: int = 1
     is_difference: bool = False
 
 
@@ -53,21 +54,21 @@ class Table:
 
 
 def shown(value: Value, column: Column) -> str:
-    """Format a number with one decimal and its standard deviation; a count without decimals."""
+    """Format a number, mostly with one decimal, and its standard deviation; a count without decimals."""
     if value.is_difference:
         return f"{value.mean:+.1f}"
     if not column.is_share:
         return f"{value.mean:.0f}"
-    deviation = "" if value.deviation is None else f" ± {value.deviation:.1f}"
-    return f"{value.mean:.1f}{deviation}"
+    deviation = "" if value.deviation is None else f" ± {value.deviation:.{value.decimals}f}"
+    return f"{value.mean:.{value.decimals}f}{deviation}"
 
 
 def _marks(table: Table, column: Column) -> tuple[set[tuple[Row, Column]], set[tuple[Row, Column]]]:
     """Return the best and second-best cells of a column by the number shown, so equal numbers are marked alike."""
     numbers = {
-        (row, column): round(table.cells[row, column].mean, 1)
+        (row, column): round(value.mean, value.decimals)
         for row in table.rows
-        if row.compared and (row, column) in table.cells
+        if row.compared and (value := table.cells.get((row, column)))
     }
     if not column.is_share or len(numbers) < 2:
         return set(), set()
@@ -202,7 +203,7 @@ def column_name(result: Result, name: str) -> str:
 def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:
     model = result.model
     branch = model.get("branch")
-    title = str(model.get("name") or model.get("hash") or "model")
+    title = str(model.get("name") or model.get("hash") or "model") + result.at_epoch
     epochs = model.get("epochs")
     return Row(
         f"{title} ({branch})" if branch else title,
