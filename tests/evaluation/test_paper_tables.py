@@ -17,7 +17,7 @@ from carp.evaluation.result import Result
 from carp.features.feature_options import FeatureOptions
 from carp.images.sources.paper.detection_data import VOC0712, look_for_boxes
 from carp.images.sources.paper.paper_datasets import BY_NAME
-from carp.report.tables.paper import layouts
+from carp.report.tables.paper import evaluation_layouts
 from tests.evaluation.voc_tree import write_voc
 
 SIZES = Sizes(train=1000, test=100, classes=10, features=64, pixels=32 * 32)
@@ -29,7 +29,7 @@ def declared() -> set[tuple[str, str]]:
 
 
 def test_protocols_declare_exactly_the_evaluations_of_the_papers_tables() -> None:
-    assert declared() == {pair for table in layouts().values() for pair in table.evaluations}
+    assert declared() == {pair for table in evaluation_layouts().values() for pair in table.evaluations}
 
 
 def test_the_table_of_datasets_names_the_same_protocols() -> None:

@@ -18,7 +18,7 @@ from carp.images.sources.paper.dataset_source import datasets_folder
 from carp.report.paper_plan import describe_plan
 from carp.report.tables.compose import compose, only_measured
 from carp.report.tables.join import Source, Table
-from carp.report.tables.paper import Layout, layout, layouts
+from carp.report.tables.paper import Layout, evaluation_layouts, layout
 
 _PAPER_SIZE = 224  # pixels
 
@@ -117,7 +117,8 @@ def evaluate_paper(
 
 
 def _wanted(only: Sequence[str]) -> list[Layout]:
-    return [layout(name) for name in dict.fromkeys(only)] or list(layouts().values())
+    known = evaluation_layouts()
+    return [layout(name, known) for name in dict.fromkeys(only)] or list(known.values())
 
 
 def _groups(wanted: Sequence[Layout], planned: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
