@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from carp.commands.export import Exported, export
     from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
+    from carp.commands.report_run import Report, report_run
     from carp.commands.search import search
     from carp.commands.table import table
     from carp.commands.train import train
@@ -62,6 +63,7 @@ _HOMES = {
     "ListedWeights": "carp.commands.weights",
     "LossTerms": "carp.model.loss",
     "Match": "carp.similarity.matches",
+    "Report": "carp.commands.report_run",
     "Result": "carp.evaluation.result",
     "Run": "carp.runs.run_folder",
     "Store": "carp.features.store",
@@ -85,6 +87,7 @@ _HOMES = {
     "load": "carp.encoders.load",
     "random_partition": "carp.model.partition",
     "reference_loss": "carp.model.loss",
+    "report_run": "carp.commands.report_run",
     "search": "carp.commands.search",
     "table": "carp.commands.table",
     "train": "carp.commands.train",
@@ -108,6 +111,7 @@ __all__ = [
     "ListedWeights",
     "LossTerms",
     "Match",
+    "Report",
     "Result",
     "Run",
     "Store",
@@ -132,6 +136,7 @@ __all__ = [
     "load",
     "random_partition",
     "reference_loss",
+    "report_run",
     "search",
     "table",
     "train",

@@ -124,7 +124,9 @@ def test_a_bad_setting_is_one_line_with_its_name_and_value(name: str, settings: 
 
 # Where text that is equal to the name of a protocol means something else, or calls a protocol as a user would
 OTHER_MEANINGS = {
-    r"commands/demo.py": ("knn",),  # calls `evaluate`
+    r"commands/(demo|ablate).py": ("knn",),  # call `evaluate`
+    r"report/tables/paper.py": ("knn",),  # the measure of the paper's ablations
+    r"report/study_plot.py|studies/ablations.py": ("linear",),  # the scale of an axis
     r"report/weights_list.py": ("knn", "linear"),  # columns of the paper's tables
     r".*/paper_datasets.py": (
         "knn",

@@ -11,7 +11,7 @@ import typer.core
 from carp.cli import completion, options
 from carp.cli.app import app
 from carp.cli.output import say
-from carp.errors import CheckpointError, ConfigError, MissingExtraError, nearest
+from carp.errors import ConfigError, MissingExtraError, nearest
 
 if TYPE_CHECKING:
     from carp.evaluation.protocol import AnyProtocol
@@ -195,7 +195,7 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
         data,
         test=test,
         branches=[*(given["branch"] or default), *(["raw pixels", "untrained"] if baselines else [])],
-        epochs=_epochs(model, given["epoch"] or []),
+        epochs=options.parse_epochs(model, given["epoch"]),
         options=extraction,
         out=out,
         predictions=given.get("predictions"),
@@ -214,28 +214,9 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
             say(f"predictions: {predictions}")
 
 
-def _epochs(model: str | None, words: Sequence[str]) -> list[int]:
-    """The epochs that were given as `--epoch 25 --epoch 50`, `--epoch 25,50` or `--epoch all`."""
-    from carp.runs.run_folder import open_run
-
-    given = [word.strip() for words_together in words for word in words_together.split(",")]
-    if given == [_ALL]:
-        if model is None:
-            raise ConfigError("--epoch needs a run, received --epoch all alone. Give a run folder.")
-        if not (found := open_run(model).kept_epochs()):
-            raise CheckpointError(
-                f"the run {model} has no checkpoint at the end of an epoch. Train with keep_epochs to keep some."
-            )
-        return found
-    for word in given:
-        if not word.isdecimal() or int(word) < 1:
-            raise ConfigError(f"--epoch must be a whole number of at least 1, or {_ALL}, received '{word}'.")
-    return list(dict.fromkeys(map(int, given)))
-
-
 def _print(results: "Sequence[Result]", folder: Path) -> Path | None:
     """Print the results; those of several epochs by epoch, and draw them if matplotlib is installed."""
-    from carp.report.figures.epoch_curve import draw_epoch_curves, epoch_curves, epochs_file, print_epoch_table
+    from carp.report.figures.epoch_curve import epoch_curves, epochs_file, print_epoch_table, write_epoch_curves
     from carp.report.tables.summary import print_results
 
     if len({result.at_epoch for result in results if result.at_epoch}) < 2:
@@ -245,7 +226,7 @@ def _print(results: "Sequence[Result]", folder: Path) -> Path | None:
     print_epoch_table(curves)
     path = folder / epochs_file(results)
     try:
-        draw_epoch_curves(curves, path)
+        write_epoch_curves(curves, path)
     except MissingExtraError as error:
         say(f"note: no figure was drawn: {error}", err=True)
         return None

@@ -124,6 +124,25 @@ def _options(context: typer.Context) -> list[str]:
     return [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
 
 
+def parse_epochs(model: str | None, words: Iterable[str] | None) -> list[int]:
+    """The epochs that were given as `--epoch 25 --epoch 50`, `--epoch 25,50` or `--epoch all`."""
+    given = [word.strip() for together in words or () for word in together.split(",")]
+    if given == ["all"]:
+        if model is None:
+            raise ConfigError("--epoch needs a run, received --epoch all alone. Give a run folder.")
+        from carp.runs.run_folder import open_run
+
+        if not (found := open_run(model).kept_epochs()):
+            raise CheckpointError(
+                f"the run {model} has no checkpoint at the end of an epoch. Train with keep_epochs to keep some."
+            )
+        return found
+    for word in given:
+        if not word.isdecimal() or int(word) < 1:
+            raise ConfigError(f"--epoch must be a whole number of at least 1, or all, received '{word}'.")
+    return list(dict.fromkeys(map(int, given)))
+
+
 def check_model(model: str | None) -> None:
     """Raise if a model does not exist, before anything slow is imported; `METHOD:FILE` is checked later."""
     if model is not None and ":" not in model and not split_epoch(Path(model).expanduser())[0].exists():

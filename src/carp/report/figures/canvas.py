@@ -7,6 +7,7 @@ from carp.errors import DataError, MissingExtraError
 from carp.files.atomic import replacing
 
 STUDENT, TEACHER, GREY, FAINT = "#1f77b4", "#ff7f0e", "#555555", "#b8b8c0"
+INK, RULE = "#22242a", "#d5d8de"
 BRANCHES = {"student": ("student (θ)", STUDENT, "o"), "teacher": ("teacher (ξ)", TEACHER, "s")}
 
 

@@ -96,17 +96,27 @@ def print_epoch_table(curves: Sequence[EpochCurve]) -> None:
     print_in_parts(columns, draw)
 
 
-def draw_epoch_curves(curves: Sequence[EpochCurve], path: Path) -> None:
-    """Draw one panel per measure as a PNG."""
+def write_epoch_curves(curves: Sequence[EpochCurve], path: Path) -> None:
+    """Write the curves as a PNG."""
+    figure = new_figure(*size_of_curves(curves))
+    draw_epoch_curves(figure, curves)
+    save_figure(figure, path)
+
+
+def size_of_curves(curves: Sequence[EpochCurve]) -> tuple[float, float]:
+    """Width and height of the panels in inches."""
     across = min(len(curves), _PANELS_IN_A_ROW)
-    rows = -(-len(curves) // across)
-    figure = new_figure(5.4 * across, 4.2 * rows)
-    axes = figure.subplots(rows, across, squeeze=False).flat
+    return 5.4 * across, 4.2 * -(-len(curves) // across)
+
+
+def draw_epoch_curves(panel: Any, curves: Sequence[EpochCurve]) -> None:
+    """Draw one measure after the other on a figure or a part of one."""
+    across = min(len(curves), _PANELS_IN_A_ROW)
+    axes = list(panel.subplots(-(-len(curves) // across), across, squeeze=False).flat)
     for axis, curve in zip(axes, curves, strict=False):
         draw_epoch_curve(axis, curve)
-    for axis in list(axes)[len(curves) :]:
+    for axis in axes[len(curves) :]:
         axis.set_visible(False)
-    save_figure(figure, path)
 
 
 def draw_epoch_curve(axis: Any, curve: EpochCurve) -> None:
