@@ -9,8 +9,8 @@ import pytest
 import torchvision.datasets
 from PIL import Image
 
-import carp.commands.datasets  # noqa: F401 - binds the rows before a test replaces them
-import carp.evaluation.data_names  # noqa: F401
+from carp.commands import datasets as _datasets  # noqa: F401 - binds the rows before a test replaces them
+from carp.evaluation import data_names as _data_names  # noqa: F401
 from carp.images.sources.paper import paper_datasets
 from carp.images.sources.paper.dataset_source import look
 from carp.images.sources.paper.paper_datasets import BY_NAME, DATASETS, Dataset, SplitList, find
