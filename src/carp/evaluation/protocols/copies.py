@@ -88,6 +88,7 @@ class Copies(Protocol[CopiesSettings]):
         """Images pass as squares of their own size."""
         return Work((sizes.train + sizes.test) * self.settings.side**2, sizes.train * sizes.test * sizes.features)
 
+
 def _name_of(found: "CopySet") -> str | None:
     """The published dataset that has as many originals and strong copies; None for any other copies."""
     from carp.images.sources.paper.paper_datasets import DATASETS
