@@ -200,6 +200,10 @@ def test_a_run_that_diverges_is_a_result(labelled: Path, recipe: Path, tmp_path:
 MISTAKES: list[tuple[list[str], list[str]]] = [
     (["ablate", "blocksize"], ["'blocksize'", "Did you mean 'block-size'", "Ablations: batch-size"]),
     (["ablate", "batch-size", "--values", "many"], ["whole numbers", "'many'"]),
+    (["ablate", "batch-size", "--values", ","], ["no values of batch-size were given", "128,256"]),
+    (["ablate", "block-size", "--variants", ","], ["no variant ''", "Variants: with-teacher"]),
+    (["ablate", "batch-size", "--seeds", ","], ["seeds must be whole numbers", "','"]),
+    (["ablate", "batch-size", "--seeds", "9223372036854775808"], ["seed", "9223372036854775808"]),
     (["ablate", "batch-size", "--seeds", "one"], ["seeds must be whole numbers", "'one'"]),
     (["ablate", "batch-size", "--seeds", "-1"], ["seeds", "'-1'"]),
     (["ablate", "batch-size", "--variants", "fixed"], ["batch-size has no variants"]),
