@@ -101,8 +101,7 @@ def test_both_landmark_datasets_stand_in_the_papers_table(cli: Cli, run: Path, t
             for level in ("medium", "hard"):
                 shown = rows["run (teacher)"][f"retrieval {name} map_{level}"]
                 assert float(shown) == pytest.approx(100 * values[f"map_{level}"], abs=1e-6)
-        if words:
-            assert rows["CARP"]["retrieval roxford5k map_medium"] == "38.9"
+        assert any(line.startswith("CARP,200,38.8,15.5,58.8,30.4") for line in out.splitlines()) == bool(words)
 
 
 def test_the_documented_command_has_the_name_of_the_dataset(cli: Cli, run: Path, tmp_path: Path) -> None:
