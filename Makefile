@@ -16,13 +16,13 @@ demo: setup            ## train, evaluate and report on the embedded images
 	$(BIN)/carp demo --out runs/demo
 
 test: setup            ## the fast tests, one process per core
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-slow: setup       ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
 coverage: setup        ## branch coverage of the fast tests, in processes that they start too
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --cov --cov-report term-missing:skip-covered
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --cov --cov-report term-missing:skip-covered
 
 N ?= 10000
 SEED ?= 0

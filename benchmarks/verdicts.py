@@ -14,6 +14,9 @@ steps alone can give 3, and different images gain at a different pace.
 - `healthy`, `at risk` and `below raw pixels` say that the run learns: right if it learned.
 - `not learning`, `collapsed` and `too early to tell` say that there is nothing to use yet: right if it did not.
 
+A second count asks only whether the run is better than the untrained encoder, by more than two standard errors of the
+difference between two accuracies on that many queries.
+
 The rules were tuned on other runs, of which `--grid development` is a part; `--grid report` has another seed, other
 images where there are enough, and other settings. Every finished run is a JSON file in OUT/GRID, which is not computed
 again.
@@ -21,6 +24,7 @@ again.
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,6 +48,7 @@ from carp.training.loop import build_model
 IMAGES = 3_200  # for training and as the bank
 QUERIES = 2_000
 SHARE = 0.5  # of the good run's gain, from which on a run has learned
+STANDARD_ERRORS = 2  # by which a run is better than the untrained encoder
 BRANCHES = ("untrained", "student", "teacher")
 LEARNS = {"healthy", "at risk", "below raw pixels"}
 COMMON: dict[str, Any] = {
@@ -215,6 +220,14 @@ def agrees(row: dict[str, Any], good: dict[str, Any]) -> bool:
     return (row["verdict"] in LEARNS) == learned
 
 
+def better_than_untrained(row: dict[str, Any]) -> bool:
+    """Whether the better branch beats the untrained encoder by more than the queries differ by chance."""
+    untrained = row["knn"]["untrained"]
+    run = untrained + gain(row)
+    variance = (untrained * (1 - untrained) + run * (1 - run)) / QUERIES
+    return gain(row) > STANDARD_ERRORS * math.sqrt(variance)
+
+
 def rows_of(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """One row per case, computed unless its file is there."""
     seed, cases = GRIDS[arguments.grid]
@@ -257,7 +270,13 @@ def report(rows: list[dict[str, Any]]) -> None:
             f"| {row['data']} | {row['name']} | {row['steps']} | {' | '.join(knn)} | {share:.2f} | "
             f"{row['verdict']} | {'yes' if agree else '**no**'} |"
         )
+    simple = [(row["verdict"] in LEARNS, better_than_untrained(row)) for row in rows]
     print(f"\n{sum(right)} of {len(rows)} agree.")
+    print(
+        f"Against the untrained encoder alone: {sum(says == is_so for says, is_so in simple)} of {len(rows)} agree; "
+        f"{sum(says and not is_so for says, is_so in simple)} learn by their verdict but not by k-NN, "
+        f"{sum(is_so and not says for says, is_so in simple)} the other way round."
+    )
 
 
 def main() -> None:

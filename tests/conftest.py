@@ -3,6 +3,21 @@
 import os
 import signal
 
+import pytest
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts background jobs so, and commands inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Files of few and long tests: if they come last, one core works and the other waits
+_FIRST = ("/processes/", "/faults/", "/test_threads.py", "/test_memory.py", "/test_readme.py", "/test_fuzz.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the longest files first."""
+
+    def place(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((number for number, part in enumerate(_FIRST) if part in path), len(_FIRST))
+
+    items.sort(key=place)

@@ -54,7 +54,9 @@ def write_recipe(path: Path, **changes: Any) -> Path:
 
 def steps_of(run: Path) -> list[int]:
     """The steps of the checkpoints in a run folder, oldest first."""
-    return [int(p.name.removeprefix("step-")) for p in checkpoint.list_checkpoints(run / "checkpoints")]
+    return [
+        step for p in checkpoint.list_checkpoints(run / "checkpoints") if (step := checkpoint.step_of(p)) is not None
+    ]
 
 
 def final_tensors(run: Path) -> dict[str, torch.Tensor]:

@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from carp.commands.duplicates import duplicates
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
+    from carp.commands.evaluate_paper import EvaluatedPaper, evaluate_paper
     from carp.commands.export import Exported, export
+    from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
+    from carp.commands.report_run import Report, report_run
     from carp.commands.search import search
     from carp.commands.table import table
     from carp.commands.train import train
@@ -50,6 +53,7 @@ _HOMES = {
     "CopiesFound": "carp.similarity.copies_found",
     "DataCheck": "carp.images.inspect.data_check",
     "Encoder": "carp.encoders.frozen_encoder",
+    "EvaluatedPaper": "carp.commands.evaluate_paper",
     "Exported": "carp.commands.export",
     "FileCheck": "carp.commands.check_folder",
     "FolderCheck": "carp.commands.check_folder",
@@ -59,6 +63,7 @@ _HOMES = {
     "ListedWeights": "carp.commands.weights",
     "LossTerms": "carp.model.loss",
     "Match": "carp.similarity.matches",
+    "Report": "carp.commands.report_run",
     "Result": "carp.evaluation.result",
     "Run": "carp.runs.run_folder",
     "Store": "carp.features.store",
@@ -75,11 +80,14 @@ _HOMES = {
     "duplicates": "carp.commands.duplicates",
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
+    "evaluate_paper": "carp.commands.evaluate_paper",
     "export": "carp.commands.export",
+    "import_run": "carp.commands.import_run",
     "index": "carp.commands.index",
     "load": "carp.encoders.load",
     "random_partition": "carp.model.partition",
     "reference_loss": "carp.model.loss",
+    "report_run": "carp.commands.report_run",
     "search": "carp.commands.search",
     "table": "carp.commands.table",
     "train": "carp.commands.train",
@@ -93,6 +101,7 @@ __all__ = [
     "CopiesFound",
     "DataCheck",
     "Encoder",
+    "EvaluatedPaper",
     "Exported",
     "FileCheck",
     "FolderCheck",
@@ -102,6 +111,7 @@ __all__ = [
     "ListedWeights",
     "LossTerms",
     "Match",
+    "Report",
     "Result",
     "Run",
     "Store",
@@ -119,11 +129,14 @@ __all__ = [
     "duplicates",
     "embed",
     "evaluate",
+    "evaluate_paper",
     "export",
+    "import_run",
     "index",
     "load",
     "random_partition",
     "reference_loss",
+    "report_run",
     "search",
     "table",
     "train",

@@ -26,7 +26,13 @@ ONLY_COMMAND_LINE = {
 ONLY_PYTHON = {"quiet", "overrides"}
 # Commands that print what the package itself contains
 NOT_FUNCTIONS = {"recipes", "settings"}
-FUNCTIONS = {"data check": "check_data", "data attack": "attack", "check": "check_folder"}
+FUNCTIONS = {
+    "data check": "check_data",
+    "data attack": "attack",
+    "check": "check_folder",
+    "import": "import_run",
+    "report": "report_run",
+}
 
 
 def commands() -> dict[str, Any]:

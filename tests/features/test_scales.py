@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from carp.errors import CarpError, UnreadableImageError
 from carp.features import scales as module
-from carp.features.scales import THREE_SCALES, extract_scales
+from carp.features.scales import THREE_SCALES, extract_scales, thumbnail_size
 from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
 from carp.images.open_source import open_source
 from carp.images.sources.array import ArraySource
@@ -63,6 +65,27 @@ def test_against_one_image_at_a_time(tmp_path: Path, factors: tuple[float, ...])
     for i in range(len(SIZES)):
         with Image.open(tmp_path / f"{i}.png") as image:
             assert np.allclose(found[i], by_hand(encoder, image, factors), atol=1e-5)
+
+
+@settings(max_examples=300, deadline=None)
+@given(height=st.integers(1, 400), width=st.integers(1, 400), max_side=st.integers(1, 399))
+def test_a_smaller_image_has_the_size_of_pillows_thumbnail(height: int, width: int, max_side: int) -> None:
+    image = Image.new("L", (width, height))
+    image.thumbnail((max_side, max_side))
+    found = thumbnail_size(height, width, max_side) if max(height, width) > max_side else (height, width)
+    assert found == (image.height, image.width)
+
+
+def test_a_side_in_the_middle_is_rounded_as_pillow_does(tmp_path: Path) -> None:
+    encoder = Means()
+    for size in ((57, 90), (45, 51)):
+        encoder.shapes.clear()
+        folder = tmp_path / str(size)
+        folder.mkdir()
+        extract_scales(encoder, open_source(photos(folder, [size])), device=CPU, max_side=30)
+        with Image.open(folder / "0.png") as image:
+            image.thumbnail((30, 30), Image.Resampling.LANCZOS)
+            assert encoder.shapes == [(1, 3, image.height, image.width)]
 
 
 def test_images_of_one_size_are_encoded_together(tmp_path: Path) -> None:

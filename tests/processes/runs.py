@@ -31,9 +31,12 @@ from carp.training.step import Stepper
 from tests.helpers import TINY
 from tests.processes import checks
 
-SHARDED = {"prototypes": "sharded", "prototype_shards": 3, "exchange_steps": 5, "epochs": 5}
+SHARDED = {"prototypes": "sharded", "prototype_shards": 3, "exchange_steps": 5, "epochs": 3}
 # A network with batch norm everywhere, in place of the one without
 BATCH_NORM = {"epochs": 5, **{key: TINY[key] for key in ("encoder", "encoder_options")}, "stem": "auto"}
+
+AUTHORS = {**BATCH_NORM, "reading": "authors", "epochs": 3, "local_views": 1, "local_size": 16}
+SHARDED_AUTHORS = {**SHARDED, "reading": "authors", "epochs": 2, "micro_batch": 4}
 
 
 @contextmanager
@@ -76,8 +79,8 @@ def equality(folder: Path) -> None:
     checks.main()
     train(folder, "three")
     with (
-        before_step(19, lambda: os.kill(os.getpid(), signal.SIGTERM)),
-        pytest.raises(Interrupted, match="stopped by SIGTERM after step 20 of 52"),
+        before_step(9, lambda: os.kill(os.getpid(), signal.SIGTERM)),
+        pytest.raises(Interrupted, match="stopped by SIGTERM after step 10 of 24"),
     ):
         train(folder, "stopped", checkpoint_steps=1000)
     distributed.stop()
@@ -86,6 +89,8 @@ def equality(folder: Path) -> None:
         train(folder, "sharded-stopped", **SHARDED)
     distributed.stop()
     train(folder, "synchronised", **BATCH_NORM)
+    train(folder, "authors", **AUTHORS)
+    train(folder, "authors-sharded", **SHARDED_AUTHORS)
 
 
 @contextmanager
@@ -98,23 +103,23 @@ def without_batch_norm() -> Iterator[None]:
 def micro_batches(folder: Path) -> None:
     """8 images of each process in two parts."""
     with without_batch_norm():
-        train(folder, "micro", epochs=5, micro_batch=6)
+        train(folder, "micro", epochs=2, micro_batch=6)
 
 
 def faults(folder: Path) -> None:
-    """With --max-restarts=1: the first attempt is killed at step 12."""
-    train(folder, "undisturbed", epochs=5)
+    """With --max-restarts=1: the first attempt is killed at step 7."""
+    train(folder, "undisturbed", epochs=3)
     first_attempt = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-    with before_step(12 if first_attempt else -1, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-        train(folder, "killed", epochs=5)
+    with before_step(7 if first_attempt else -1, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        train(folder, "killed", epochs=3)
     assert not first_attempt
     start = time.monotonic()
-    with before_step(2, lambda: time.sleep(20)), pytest.raises(ProcessError) as hung:
+    with before_step(2, lambda: time.sleep(14)), pytest.raises(ProcessError) as hung:
         train(folder, "hung", epochs=5, timeout_minutes=0.1)
     if distributed.is_first():
         assert "process 0 of 2 timed out" in str(hung.value)
         assert "timeout_minutes" in str(hung.value)
-        assert time.monotonic() - start < 18
+        assert time.monotonic() - start < 13
 
 
 def evaluation(folder: Path) -> None:
@@ -131,7 +136,10 @@ def evaluation(folder: Path) -> None:
 
 
 def evaluate_all(
-    folder: Path, out: Path, *, only: Sequence[str] = ("large", "embed", "knn", "linear", "cached", "one")
+    folder: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = ("large", "embed", "knn", "linear", "cached", "one", "authors", "crops"),
 ) -> dict[str, Any]:
     """The numbers of every protocol that processes share; with features in `out`."""
     model, data = folder / "evaluated-run", folder / "labelled"
@@ -149,6 +157,16 @@ def evaluate_all(
             carp.evaluate(
                 "linear", model, data, cached=True, **options, **small | {"lrs": 10},
                 optimisers="sgd", weight_decays=0,
+            )
+        ),
+        "authors": lambda: plain(
+            carp.evaluate(
+                "linear", model, data, **options, **small, preset="authors", predictions=folder / "authors.csv"
+            )
+        ),
+        "crops": lambda: plain(
+            carp.evaluate(
+                "few-shot", model, data, **options, preset="authors", shots=2, runs=2, predictions=folder / "few.csv"
             )
         ),
     }  # fmt: skip

@@ -1,5 +1,6 @@
 """The result does not depend on how many processes share the work."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import carp
 from carp.runs import checkpoint
 from tests.helpers import assert_same_bits, final_tensors, steps_of
 from tests.processes.conftest import distance, losses, torchrun
-from tests.processes.runs import BATCH_NORM, SHARDED, without_batch_norm
+from tests.processes.runs import AUTHORS, BATCH_NORM, SHARDED, without_batch_norm
 
 
 def alone(folder: Path, name: str, **settings: object) -> Path:
@@ -26,12 +27,12 @@ def three(folder: Path) -> Path:
     """Also runs what is checked inside the processes."""
     code, output = torchrun(3, "-m", "tests.processes.runs", "equality", folder)
     assert code == 0, output
-    assert output.count("passed:") == 4
+    assert output.count("passed:") == 5
     return folder / "three"
 
 
 def test_three_processes_end_where_one_does(one: Path, three: Path) -> None:
-    assert len(losses(one)) == 52
+    assert len(losses(one)) == 24
     assert losses(three) == pytest.approx(losses(one), rel=1e-5)
     assert distance(three, one) < 1e-5
     assert distance(three, one) > 0, "nothing was shared"
@@ -39,8 +40,8 @@ def test_three_processes_end_where_one_does(one: Path, three: Path) -> None:
 
 def test_a_signal_to_one_process_stops_all_and_one_process_continues(folder: Path, three: Path, one: Path) -> None:
     stopped = folder / "stopped"
-    assert steps_of(stopped) == [20]
-    assert checkpoint.load(stopped / "checkpoints" / "step-00000020").state["processes"] == 3
+    assert steps_of(stopped) == [10]
+    assert checkpoint.load(stopped / "checkpoints" / "step-00000010").state["processes"] == 3
     carp.train(folder / "images", stopped, folder / "tiny.yaml", quiet=True)
     assert losses(stopped) == pytest.approx(losses(one), rel=1e-5)
     assert distance(stopped, one) < 1e-5
@@ -67,6 +68,18 @@ def test_three_processes_with_batch_norm_end_where_one_does(folder: Path, three:
     assert any("running_var" in name for name in final_tensors(folder / "synchronised"))
 
 
+def test_three_processes_with_the_authors_reading_end_where_one_does(folder: Path, three: Path) -> None:
+    alone(folder, "authors-alone", **AUTHORS)
+    assert losses(folder / "authors") == pytest.approx(losses(folder / "authors-alone"), rel=1e-5)
+    assert distance(folder / "authors", folder / "authors-alone") < 1e-5
+
+
+def test_three_processes_with_shards_and_independent_micro_batches_train(folder: Path, three: Path) -> None:
+    curve = losses(folder / "authors-sharded")
+    assert len(curve) == 8
+    assert all(0 < loss < 2 * math.log(8) for loss in curve)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [[], ["optimiser=adamw", "lr=0.001"]])
 def test_two_processes_end_where_one_does(folder: Path, tmp_path: Path, settings: list[str]) -> None:
@@ -84,7 +97,7 @@ def test_micro_batches_of_two_processes_change_nothing_where_there_is_no_batch_n
     code, output = torchrun(2, "-m", "tests.processes.runs", "micro_batches", folder)
     assert code == 0, output
     with without_batch_norm():
-        one = alone(folder, "micro-one", epochs=5)
+        one = alone(folder, "micro-one", epochs=2)
     assert losses(folder / "micro") == pytest.approx(losses(one), rel=1e-5)
     assert distance(folder / "micro", one) < 1e-5
 

@@ -25,7 +25,7 @@ from torch import nn
 from carp.encoders.foreign import read_foreign
 from carp.errors import CheckpointError
 from carp.restricted.checkpoint_file import read_checkpoint
-from carp.restricted.objects import Dropped
+from carp.restricted.objects import Arguments, Dropped
 from tests.encoders.foreign.layouts import narrow
 
 
@@ -134,10 +134,16 @@ def test_raw_opcodes(head: bytes, tmp_path: Path) -> None:
 
 
 def test_what_training_scripts_keep_is_harmless_and_read(tmp_path: Path) -> None:
-    """An allow-list: classes become stand-ins that hold nothing, dictionaries stay dictionaries."""
+    """An allow-list: classes become stand-ins that hold nothing, or plain values; dictionaries stay dictionaries."""
     state = narrow().state_dict()
     beside = {
-        "args": Namespace(data=Path("/data"), betas=(0.9, 0.99), when=datetime(2023, 1, 1, tzinfo=UTC)),
+        "args": Namespace(
+            data=Path("/data"),
+            betas=(0.9, 0.99),
+            when=datetime(2023, 1, 1, tzinfo=UTC),
+            nested=[[1]],
+            tensor=torch.ones(1),
+        ),
         "config": SimpleNamespace(depth=50),
         "best": np.float64(0.7),
         "array": np.arange(3),
@@ -151,8 +157,11 @@ def test_what_training_scripts_keep_is_harmless_and_read(tmp_path: Path) -> None
         torch.save({"state_dict": state, **beside}, path, _use_new_zipfile_serialization=zipped)
         assert set(read_foreign(path).beside) == set(beside)
         found = read_checkpoint(path)
-        assert isinstance(found["args"], Dropped)
+        assert isinstance(found["args"], Arguments)
+        assert found["args"].values == {"betas": (0.9, 0.99)}
+        assert isinstance(found["config"], Dropped)
         assert not hasattr(found["args"], "__dict__")
+        assert not hasattr(found["config"], "__dict__")
         assert dict(found["counts"]) == {"a": 1}
 
 

@@ -10,7 +10,7 @@ import torch
 
 from carp.errors import CheckpointError
 from carp.runs import checkpoint
-from carp.runs.checkpoint import Checkpoint, list_checkpoints, load, load_newest, save
+from carp.runs.checkpoint import Checkpoint, is_milestone, list_checkpoints, load, load_newest, save, step_of
 from tests.helpers import assert_same_bits
 
 TENSORS = {
@@ -186,3 +186,32 @@ def test_a_later_format_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.M
         path = save(tmp_path, point(1), keep=2)
     with pytest.raises(CheckpointError, match=r"format 99; this version of CARP reads 1"):
         load(path)
+
+
+def test_milestones_stay_while_others_are_removed(tmp_path: Path) -> None:
+    for step in range(1, 9):
+        save(tmp_path, point(step), keep=2, milestone=step // 3 if step % 3 == 0 else None)
+    assert names(tmp_path) == ["step-00000003-epoch-1", "step-00000006-epoch-2", "step-00000007", "step-00000008"]
+    assert [step_of(path) for path in list_checkpoints(tmp_path)] == [3, 6, 7, 8]
+    assert [is_milestone(path) for path in list_checkpoints(tmp_path)] == [True, True, False, False]
+    newest, problems = load_newest(tmp_path)
+    assert newest is not None
+    assert (newest.step, problems) == (8, [])
+
+
+def test_a_damaged_milestone_after_the_state_that_is_used_is_removed(tmp_path: Path) -> None:
+    save(tmp_path, point(1), keep=2)
+    damaged = save(tmp_path, point(2), keep=2, milestone=1)
+    (damaged / "tensors.safetensors").write_bytes(b"")
+    newest, _ = load_newest(tmp_path)
+    assert newest is not None
+    assert newest.step == 1
+    save(tmp_path, point(2), keep=2, milestone=1)
+    assert load(damaged).step == 2
+    save(tmp_path, point(1), keep=2)  # back again: what is later was skipped
+    assert names(tmp_path) == ["step-00000001"]
+
+
+def test_a_folder_with_another_name_has_no_step(tmp_path: Path) -> None:
+    assert step_of(tmp_path / "step-x") is None
+    assert not is_milestone(tmp_path / "step-00000001-epoch-")

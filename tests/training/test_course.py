@@ -108,7 +108,7 @@ def test_a_continued_run_judges_as_one_that_was_never_stopped():
         stopped.judge(step, collapsed)
     whole.knn = stopped.knn = {"knn_student": 0.2}
     continued = Course(encoder())
-    continued.restore(json.loads(json.dumps(stopped.state())))
+    continued.restore(json.loads(json.dumps(stopped.state())), stopped.tensors())
     assert continued.collapsed_in_a_row == 3
     now = replace(HEALTH, agreement=0.65)
     assert continued.judge(60, now) == whole.judge(60, now)
@@ -119,8 +119,30 @@ def test_a_continued_run_judges_as_one_that_was_never_stopped():
 @pytest.mark.parametrize("start", [{}, {"health_at_start": None}, {"health_at_start": {"spread": 0.9}}])
 def test_the_state_of_an_older_version_is_enough(start):
     course = Course(encoder())
-    course.restore({"collapsed_in_a_row": 2, **start})
+    course.restore({"collapsed_in_a_row": 2, **start}, {})
     assert course.start is None
     assert course.collapsed_in_a_row == 2
     assert course.judge(500, HEALTH).verdict is Verdict.NOT_LEARNING  # its weights have not moved
     assert course.start is None
+
+
+def test_the_start_of_a_run_without_certainty_is_still_its_start():
+    course = Course(encoder())
+    start = {name: value for name, value in HEALTH.as_dict().items() if value is not None}
+    assert "certainty" not in start
+    course.restore({"collapsed_in_a_row": 0, "health_at_start": start}, {})
+    assert course.start == HEALTH
+
+
+def test_imported_weights_are_the_start_of_a_run():
+    imported = Course(encoder())
+    imported.restore({"collapsed_in_a_row": 0, "imported_at": 600}, {})
+    first = imported.judge(650, HEALTH)
+    assert first.verdict is Verdict.TOO_EARLY
+    assert imported.progress.steps == 50
+    assert imported.start == HEALTH
+    moved = Course(encoder())
+    moved.restore(imported.state(), {"course.weights": 2 * imported.tensors()["course.weights"]})
+    moved.judge(700, HEALTH)
+    assert moved.progress.weight_change == pytest.approx(0.5)
+    assert Course(encoder()).tensors() == {}

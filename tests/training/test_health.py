@@ -29,7 +29,7 @@ LEARNING = Progress(steps=200, start=START, gain=9.0, weight_change=0.15)
 
 
 def measured(z, prototypes, partition, consistency=1.0, kl=0.1):
-    return measure(consistency, kl, z, prototypes, partition)
+    return measure(consistency, kl, z, prototypes, partition, (z, prototypes))
 
 
 def generator(seed=0):
@@ -47,7 +47,7 @@ def blocks(num_prototypes, block_size):
 def test_uncertainty_and_imbalance_are_one_at_their_limits(block):
     z, c = torch.randn(2, 16, 8, generator=generator()), torch.randn(64, 8, generator=generator(1))
     limit = math.log(max(2, block))
-    found = measured(z, c, blocks(64, block), consistency=2 * limit, kl=limit)
+    found = measured(z, c, blocks(64, block), consistency=limit, kl=limit)
     assert found.uncertainty == pytest.approx(1.0)
     assert found.imbalance == pytest.approx(1.0)
     assert measured(z, c, blocks(64, block), consistency=0.0, kl=0.0).imbalance == 0.0
@@ -318,7 +318,7 @@ def test_a_diagnosis_reads_as_one_line():
 
 def verdict_of(z, prototypes, partition):
     terms = carp_loss(z, z, prototypes, prototypes, partition)
-    found = measure(float(terms.consistency), float(terms.kl_to_uniform), z, prototypes, partition)
+    found = measure(float(terms.consistency) / 2, float(terms.kl_to_uniform), z, prototypes, partition)
     return diagnose(found, LEARNING)
 
 
@@ -348,3 +348,14 @@ def test_equal_short_embeddings_have_collapsed_onto_one_direction():
 def test_embeddings_on_a_line_are_at_risk():
     z = torch.randn(1, 256, 1, generator=generator()).repeat(2, 1, 1) * torch.randn(32, generator=generator(3)) * 20
     assert verdict_of(z, unit(64, 32), blocks(64, 2)).verdict is Verdict.AT_RISK
+
+
+def test_certainty_of_student_and_teacher_is_measured_and_changes_no_verdict():
+    z, c = torch.randn(2, 16, 8, generator=generator()), torch.randn(64, 8, generator=generator(1))
+    found = measure(1.0, 0.1, z, c, blocks(64, 8), (100 * z, c))
+    assert 1 / 8 < found.certainty < found.teacher_certainty <= 1
+    assert 1 > found.entropy > found.teacher_entropy >= 0
+    alone = measure(1.0, 0.1, z, c, blocks(64, 8))
+    assert (alone.teacher_certainty, alone.teacher_entropy) == (None, None)
+    assert replace(alone, teacher_certainty=found.teacher_certainty, teacher_entropy=found.teacher_entropy) == found
+    assert diagnose(replace(WELL, certainty=0.1, entropy=0.9), LEARNING) == diagnose(WELL, LEARNING)

@@ -1,22 +1,24 @@
 """`carp eval PROTOCOL`: how good is an encoder?"""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
 
-from carp.cli import options
+from carp.cli import completion, options
 from carp.cli.app import app
 from carp.cli.output import say
-from carp.errors import ConfigError, nearest
+from carp.errors import ConfigError, MissingExtraError, nearest
 
 if TYPE_CHECKING:
     from carp.evaluation.protocol import AnyProtocol
+    from carp.evaluation.result import Result
 
-_ALL = "all"
+_ALL, _PAPER = "all", "paper"
+_PAPER_EXTRACTION = ("layer", "size", "resize", "precision", "device")
 
 
 class ProtocolGroup(typer.core.TyperGroup):
@@ -26,12 +28,14 @@ class ProtocolGroup(typer.core.TyperGroup):
         """Names in the order of the help."""
         from carp.evaluation.protocols import all_protocols
 
-        return [*(protocol.name for protocol in all_protocols()), _ALL]
+        return [*(protocol.name for protocol in all_protocols()), _ALL, _PAPER]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Build the sub-command of one protocol, or of all that need only features."""
+        """Build the sub-command of one protocol, of all that need only features, or of the paper's tables."""
         from carp.evaluation.protocols import all_protocols
 
+        if cmd_name == _PAPER:
+            return _paper_command()
         chosen = [p for p in all_protocols() if (p.part_of_all if cmd_name == _ALL else p.name == cmd_name)]
         return _command(cmd_name, chosen) if chosen else None
 
@@ -47,8 +51,85 @@ class ProtocolGroup(typer.core.TyperGroup):
 app.add_typer(
     typer.Typer(cls=ProtocolGroup, no_args_is_help=True),
     name="eval",
-    help="Evaluate an encoder or stored features with one of the protocols below, or with all that need only features.",
+    help="Evaluate an encoder or stored features with one of the protocols below, with all that need only features, or "
+    "as in the paper's tables.",
 )
+
+
+def _paper_command() -> Any:
+    """The command `carp eval paper`, with some of the options of feature extraction."""
+    from carp.cli.model_options import option_of
+    from carp.features.feature_options import FeatureOptions
+
+    def run(**given: Any) -> None:
+        _evaluate_paper(**given)
+
+    own = list(inspect.signature(_evaluate_paper, eval_str=True).parameters.values())[:-1]
+    extraction = [option_of(key, FeatureOptions.model_fields[key]) for key in _PAPER_EXTRACTION]
+    return _typer_command(_PAPER, inspect.getdoc(_evaluate_paper) or "", run, [*own, *extraction])
+
+
+def _evaluate_paper(
+    *,
+    model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    root: Annotated[Path, typer.Option(help="Folder of datasets (`carp datasets --root FOLDER` lists them).")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="A table, such as knn or kmeans (docs/tables.md); can be repeated.")
+    ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="Settings of the protocols: paper, or authors for those of the authors' code.",
+            autocompletion=completion.one_of("paper", "authors"),
+        ),
+    ] = "paper",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what there is to do and how long.")] = False,
+    branch: Annotated[
+        str,
+        typer.Option(
+            help="Encoder of a run: teacher, student, untrained or raw pixels.",
+            autocompletion=completion.one_of("teacher", "student", "untrained", "raw pixels"),
+        ),
+    ] = "teacher",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for results and features. Default: the run folder; for weights, a folder named after them."
+        ),
+    ] = None,
+    **extraction: Any,
+) -> None:
+    """Make every table of the paper that the datasets in a folder allow, next to the published rows.
+
+    The same command resumes: finished results are not computed again.
+    """
+    options.check_model(model)
+    from carp.commands.evaluate_paper import evaluate_paper
+    from carp.report.tables.render import to_screen
+
+    done = evaluate_paper(
+        model,
+        root,
+        only=only or (),
+        preset=preset,
+        dry_run=dry_run,
+        branch=branch,
+        out=out,
+        **extraction,
+        quiet=False,
+    )
+    if not options.is_first_process():
+        return
+    for line in done.plan if dry_run else ():
+        say(line)
+    for table in done.tables.values():
+        to_screen(table)
+    for note in done.all_notes():
+        say(f"note: {note}", err=True)
+    for failure in done.failed:
+        say(f"carp: error: {failure}", err=True)
+    if done.failed:
+        raise typer.Exit(1)
 
 
 def _command(name: str, protocols: "Sequence[type[AnyProtocol]]") -> Any:
@@ -64,11 +145,17 @@ def _command(name: str, protocols: "Sequence[type[AnyProtocol]]") -> Any:
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
         summary = f"Evaluate with {listed}, using default settings and stored features."
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    parameters = [context, *parameters_of(protocols)]
+    return _typer_command(name, summary, run, [context, *parameters_of(protocols)], **options.WITH_SETTINGS)
+
+
+def _typer_command(
+    name: str, summary: str, run: Callable[..., None], parameters: Sequence[inspect.Parameter], **settings: Any
+) -> Any:
+    """A command that calls `run` with these parameters."""
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     single = typer.Typer(add_completion=False)
-    single.command(name, help=summary, context_settings=options.WITH_SETTINGS)(run)
+    single.command(name, help=summary, context_settings=settings)(run)
     return typer.main.get_command(single)
 
 
@@ -95,19 +182,20 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
     from carp.encoders.model_argument import is_weights
     from carp.evaluation.runner import RESULTS, run_protocols
     from carp.evaluation.workspace import output_folder
-    from carp.report.tables.summary import print_results
 
     if baselines and model is not None and is_weights(model):
         raise ConfigError(
             f"--baselines are raw pixels and the encoder that a run started from, received weights ({model}). "
             "Give a run folder, or leave out --baselines."
         )
+    default = ("teacher",) if model is not None and is_weights(model) else first.branches
     results, notes = run_protocols(
         chosen,
         model,
         data,
         test=test,
-        branches=[*(given["branch"] or first.branches), *(["raw pixels", "untrained"] if baselines else [])],
+        branches=[*(given["branch"] or default), *(["raw pixels", "untrained"] if baselines else [])],
+        epochs=options.parse_epochs(model, given["epoch"]),
         options=extraction,
         out=out,
         predictions=given.get("predictions"),
@@ -115,9 +203,31 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
         skip=several,
     )
     if options.is_first_process():
-        print_results(results)
+        folder = output_folder(model, out) / RESULTS
+        figure = _print(results, folder)
         for note in notes:
             say(f"note: {note}", err=True)
-        say(f"results: {output_folder(model, out) / RESULTS}")
+        say(f"results: {folder}")
+        if figure is not None:
+            say(f"figure: {figure}")
         if predictions := given.get("predictions"):
             say(f"predictions: {predictions}")
+
+
+def _print(results: "Sequence[Result]", folder: Path) -> Path | None:
+    """Print the results; those of several epochs by epoch, and draw them if matplotlib is installed."""
+    from carp.report.figures.epoch_curve import epoch_curves, epochs_file, print_epoch_table, write_epoch_curves
+    from carp.report.tables.summary import print_results
+
+    if len({result.at_epoch for result in results if result.at_epoch}) < 2:
+        print_results(results)
+        return None
+    curves = epoch_curves(results)
+    print_epoch_table(curves)
+    path = folder / epochs_file(results)
+    try:
+        write_epoch_curves(curves, path)
+    except MissingExtraError as error:
+        say(f"note: no figure was drawn: {error}", err=True)
+        return None
+    return path

@@ -11,6 +11,7 @@ import typer
 
 from carp.cli import completion
 from carp.errors import CheckpointError, ConfigError, nearest
+from carp.runs.epoch_argument import split_epoch
 
 Overrides = Annotated[
     list[str] | None,
@@ -24,6 +25,18 @@ WITH_SETTINGS = {"ignore_unknown_options": True}
 Branches = Annotated[
     list[str] | None,
     typer.Option("--branch", help="Encoder of a run: teacher, student, untrained, raw pixels; can be repeated."),
+]
+Epoch = Annotated[
+    int | None,
+    typer.Option(min=1, help="The run at the end of this epoch, also written RUN@25. Default: the newest checkpoint."),
+]
+Epochs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--epoch",
+        help="The run at the end of this epoch, also written RUN@25; can be repeated. all: every epoch that was kept. "
+        "Default: the newest checkpoint.",
+    ),
 ]
 Device = Annotated[
     str, typer.Option(help="auto, cpu, cuda or mps.", autocompletion=completion.one_of("auto", "cpu", "cuda", "mps"))
@@ -111,9 +124,28 @@ def _options(context: typer.Context) -> list[str]:
     return [name for parameter in context.command.params for name in parameter.opts if name.startswith("-")]
 
 
+def parse_epochs(model: str | None, words: Iterable[str] | None) -> list[int]:
+    """The epochs that were given as `--epoch 25 --epoch 50`, `--epoch 25,50` or `--epoch all`."""
+    given = [word.strip() for together in words or () for word in together.split(",")]
+    if given == ["all"]:
+        if model is None:
+            raise ConfigError("--epoch needs a run, received --epoch all alone. Give a run folder.")
+        from carp.runs.run_folder import open_run
+
+        if not (found := open_run(model).kept_epochs()):
+            raise CheckpointError(
+                f"the run {model} has no checkpoint at the end of an epoch. Train with keep_epochs to keep some."
+            )
+        return found
+    for word in given:
+        if not word.isdecimal() or int(word) < 1:
+            raise ConfigError(f"--epoch must be a whole number of at least 1, or all, received '{word}'.")
+    return list(dict.fromkeys(map(int, given)))
+
+
 def check_model(model: str | None) -> None:
     """Raise if a model does not exist, before anything slow is imported; `METHOD:FILE` is checked later."""
-    if model is not None and ":" not in model and not Path(model).expanduser().exists():
+    if model is not None and ":" not in model and not split_epoch(Path(model).expanduser())[0].exists():
         raise CheckpointError(
             f"there is no folder or file {model}. Give the --out folder of `carp train`, or a weights file "
             "(`carp weights` lists the formats)."

@@ -63,7 +63,7 @@ def parameters_of(protocols: Sequence[type[AnyProtocol]]) -> list[inspect.Parame
     if first.needs == "features":
         without = "Default: depends on the protocol." if several else _WITHOUT_TEST[first.without_test]
         found["test"] = Annotated[str | None, typer.Option(help=f"Labelled images to test on. {without}")], None
-    found["branch"] = options.Branches, None
+    found |= {"branch": (options.Branches, None), "epoch": (options.Epochs, None)}
     if first.needs != "boxes":
         found["baselines"] = _Baselines, False
     found |= {"weights": (_Weights, None), "out": (_Out, None)}

@@ -1,4 +1,4 @@
-"""Tables of results and of weights, and of files that were verified: `carp table`, `weights`, `check`."""
+"""Tables, figures and verified files: `carp table`, `report`, `weights`, `check`."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from carp.cli import completion
+from carp.cli import completion, options
 from carp.cli.app import app
 from carp.cli.output import say, say_text
 
@@ -19,6 +19,9 @@ def _table(
     ] = None,
     with_paper: Annotated[
         bool, typer.Option("--with-paper", help="Also show the rows that the paper published.")
+    ] = False,
+    difference: Annotated[
+        bool, typer.Option("--difference", help="Also show the differences to the published rows of CARP.")
     ] = False,
     layout: Annotated[
         str | None, typer.Option(help="Show the columns of one of the paper's tables (docs/tables.md).")
@@ -42,7 +45,15 @@ def _table(
     from carp.commands.table import table
     from carp.report.tables.render import table_text, to_screen
 
-    made = table(results or [], with_paper=with_paper, layout=layout, all=all, format=format, out=out)
+    made = table(
+        results or [],
+        with_paper=with_paper,
+        difference=difference,
+        layout=layout,
+        all=all,
+        format=format,
+        out=out,
+    )
     if out is None and format in (None, "screen"):
         to_screen(made)
     elif out is None:
@@ -51,6 +62,47 @@ def _table(
         say(f"note: {note}", err=True)
     if out is not None:
         say(f"table: {out}")
+
+
+@app.command("report")
+def _report(
+    run: Annotated[str, typer.Argument(help="Run folder, or RUN@25.")],
+    data: Annotated[
+        str | None, typer.Option(help="Images of any kind (docs/data.md), for the figures usage and partitions.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for one PNG per figure, or a .png file for all. Default: the sub-folder report."),
+    ] = None,
+    epoch: options.Epochs = None,
+    limit: Annotated[int, typer.Option(min=1, help="Use at most this many images, chosen at random.")] = 2000,
+    images: Annotated[int, typer.Option(min=1, max=100, help="Number of images drawn with their partitions.")] = 3,
+    root: Annotated[Path | None, typer.Option(help="Folder of torchvision's datasets.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Let torchvision download missing datasets.")] = False,
+    device: options.Device = "auto",
+) -> None:
+    """Draw figures about a run: certainty of assignments, use of prototypes, images in random partitions."""
+    options.check_model(run)
+    options.check_data(data)
+    epochs = options.parse_epochs(run, epoch)
+    from carp.commands.report_run import report_run
+
+    drawn = report_run(
+        run,
+        data,
+        out=out,
+        epoch=epochs or None,
+        limit=limit,
+        images=images,
+        root=root,
+        download=download,
+        device=device,
+        quiet=False,
+    )
+    for note in drawn.notes:
+        say(f"note: {note}", err=True)
+    for path in dict.fromkeys(drawn.files.values()):
+        say(f"figure: {path}")
 
 
 @app.command("weights")

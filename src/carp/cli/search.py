@@ -16,11 +16,12 @@ from carp.features.feature_options import FeatureOptions
 @app.command("embed")
 @with_model_options
 def _embed(
-    model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    model: Annotated[str, typer.Argument(help="Run folder, RUN@25, or weights: FILE or METHOD:FILE (`carp weights`).")],
     data: Annotated[str, typer.Option(help="Images of any kind (docs/data.md), labelled or not.")],
     out: Annotated[Path, typer.Option(help="Folder for the features; rerun the same command to resume.")],
     features: FeatureOptions,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+    epoch: options.Epoch = None,
     format: Annotated[
         str,
         typer.Option(
@@ -40,6 +41,7 @@ def _embed(
         data,
         out,
         branch=branch,
+        epoch=epoch,
         format=format,  # type: ignore[arg-type]  # checked there
         quiet=False,
         **features.model_dump(),
@@ -74,6 +76,7 @@ def _search(
     model: Annotated[
         str | None, typer.Option(help="The run or weights that extracted the features, if they have been moved.")
     ] = None,
+    epoch: options.Epoch = None,
     sheet: Annotated[Path | None, typer.Option(help="Contact sheet to write: a .png or a .html file.")] = None,
     data: Annotated[
         str | None, typer.Option(help="The indexed images, if they have been moved; used for the sheet.")
@@ -86,7 +89,7 @@ def _search(
     from carp.commands.search import search
     from carp.report.pages.search_page import print_found
 
-    found = search(index, images, k=k, model=model, sheet=sheet, data=data, device=device)
+    found = search(index, images, k=k, model=model, epoch=epoch, sheet=sheet, data=data, device=device)
     if as_json:
         say(json.dumps({"queries": [one.as_dict() for one in found]}))
         return
@@ -114,6 +117,7 @@ def _duplicates(
         typer.Option(help="Folder with the features of these images. Default: the sub-folder features of --out."),
     ] = None,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+    epoch: options.Epoch = None,
     remove_list: Annotated[
         Path | None,
         typer.Option(help="Also list the files to remove, in a .txt, .nul (for xargs -0) or .csv file."),
@@ -131,6 +135,7 @@ def _duplicates(
         threshold=threshold,
         features=features,
         branch=branch,
+        epoch=epoch,
         remove_list=remove_list,
         quiet=False,
         **extraction.model_dump(),
@@ -143,7 +148,7 @@ def _duplicates(
 
 @app.command("export")
 def _export(
-    model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    model: Annotated[str, typer.Argument(help="Run folder, RUN@25, or weights: FILE or METHOD:FILE (`carp weights`).")],
     format: Annotated[
         str,
         typer.Option(
@@ -154,10 +159,11 @@ def _export(
     ],
     out: Annotated[Path, typer.Option(help="File to write; for timm, a folder.")],
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+    epoch: options.Epoch = None,
 ) -> None:
     """Write an encoder in the format of another library, reload it there, and compare its features."""
     options.check_model(model)
     from carp.commands.export import export
 
-    for line in export(model, out, format=format, branch=branch).lines():
+    for line in export(model, out, format=format, branch=branch, epoch=epoch).lines():
         say(line)

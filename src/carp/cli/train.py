@@ -1,4 +1,4 @@
-"""`carp train`, `demo`, `recipes` and `settings`."""
+"""`carp train`, `import`, `demo`, `recipes` and `settings`."""
 
 import os
 import shlex
@@ -10,7 +10,7 @@ import typer
 
 from carp.cli import completion
 from carp.cli.app import app
-from carp.cli.options import WITH_SETTINGS, Overrides, is_first_process, parse
+from carp.cli.options import WITH_SETTINGS, Overrides, check_model, is_first_process, parse
 from carp.cli.output import say, say_text
 from carp.errors import ConfigError
 
@@ -94,6 +94,26 @@ def _queue(resources: str, data: str, out: Path, recipe: str | None, overrides: 
     requested = parse_resources(resources)
     open_for_training(data, recipe, overrides, Display(quiet=True))
     return submit(Job(partial(train, data, out, recipe, **overrides)), out, requested)
+
+
+@app.command("import", context_settings=WITH_SETTINGS)
+def _import(
+    context: typer.Context,
+    file: Annotated[str, typer.Argument(help="Checkpoint of CARP's authors, with student and teacher.")],
+    data: Annotated[str, typer.Option(help="Images to train on, of any kind (docs/data.md).")],
+    out: Annotated[Path, typer.Option(help="Run folder to write.")],
+    settings: Overrides = None,
+) -> None:
+    """Write a run folder that continues the training of a checkpoint of CARP's authors."""
+    overrides = parse(context, settings or [])
+    check_model(file)
+    from carp.commands.import_run import import_run
+
+    run = import_run(file, data, out=out, **overrides)
+    point = run.checkpoint()
+    say(f"run: {run.folder}   epoch {point.state['epoch']} of {run.config.epochs}, step {point.step}")
+    words = ["carp", "train", data, "--out", str(run.folder), "--recipe", str(run.folder / "config.yaml")]
+    say(f"next: {shlex.join(words)}")
 
 
 @app.command("demo", context_settings=WITH_SETTINGS)

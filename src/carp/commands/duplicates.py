@@ -15,8 +15,10 @@ from carp.files.outputs import check_output_folder
 from carp.images.inspect.identical import first_identical
 from carp.images.open_source import open_source
 from carp.images.source import Openable, Source
+from carp.images.views.interpolation import Interpolation
 from carp.report.pages.copies_page import write_copies_page
 from carp.report.pages.remove_list import check_remove_list, write_remove_list
+from carp.runs.epoch_argument import at_epoch
 from carp.similarity.copies_found import CopiesFound
 from carp.similarity.copy_groups import group_copies
 from carp.similarity.faiss_library import load_faiss
@@ -34,9 +36,11 @@ def duplicates(
     threshold: float | str = "auto",
     features: str | Path | None = None,
     branch: str = "teacher",
+    epoch: int | None = None,
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: Interpolation | None = None,
     precision: Precision = "fp32",
     batch_size: int = 256,
     root: str | Path | None = None,
@@ -49,14 +53,16 @@ def duplicates(
 
     Args:
         data: Images of any kind (docs/data.md).
-        model: A run folder, or weights: FILE or METHOD:FILE. None if `features` are stored already.
+        model: A run folder, `RUN@25`, or weights: FILE or METHOD:FILE. None if `features` are stored already.
         out: Folder for duplicates.html, duplicates.json, and the features unless `features` is given.
         threshold: Minimum similarity of copies, from 0 to 1; `auto` chooses it from the images (docs/search.md).
         features: Folder of the features of these images; they are extracted into it if it has none yet.
         branch: Encoder of a run: `teacher` or `student`.
+        epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
         size: Side of the images in pixels. None is the size used for training.
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
+        interpolation: How images are resized: `bicubic` or `bilinear`. None is bicubic.
         precision: `bf16` is faster where the processor supports it.
         batch_size: Images per batch.
         root: Folder of torchvision's datasets.
@@ -68,10 +74,12 @@ def duplicates(
     Returns:
         The groups, the most certain first, and the threshold that was used.
     """
+    model = at_epoch(model, epoch)
     options = FeatureOptions(
         layer=layer,
         size=size,
         resize=resize,
+        interpolation=interpolation,
         precision=precision,
         batch_size=batch_size,
         root=root,
@@ -91,8 +99,8 @@ def duplicates(
         source = open_source(data, root=root, download=download)
         store = _opened(stored, source)
     else:
-        source = open_images(data, model, options, display)
         encoder = load_encoder(model, branch, options)
+        source = open_images(data, encoder, options, display)
         store = take_features(encoder, source, stored, options, display)
     with display.counting("comparing bytes", len(store.features)) as progress:
         firsts = first_identical(source, store.image_of_row(), progress)

@@ -13,6 +13,8 @@ from carp.features.store import Store
 from carp.features.tabular import require_pyarrow, write_csv, write_parquet
 from carp.files.outputs import check_output_folder
 from carp.images.source import Openable
+from carp.images.views.interpolation import Interpolation
+from carp.runs.epoch_argument import at_epoch
 
 Format = Literal["npy", "parquet", "csv"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -24,9 +26,11 @@ def embed(
     out: str | Path,
     *,
     branch: str = "teacher",
+    epoch: int | None = None,
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: Interpolation | None = None,
     precision: Precision = "fp32",
     batch_size: int = 256,
     format: Format = "npy",
@@ -41,13 +45,16 @@ def embed(
     torchrun every process calls this, and they share the work.
 
     Args:
-        model: A run folder, or weights of another method: FILE or METHOD:FILE (`carp weights`).
+        model: A run folder, `RUN@25` for the run at the end of epoch 25, or weights of another method: FILE or
+            METHOD:FILE (`carp weights`).
         data: Images of any kind (docs/data.md), labelled or not.
         out: The folder for the features.
         branch: Encoder of a run: `teacher` or `student`.
+        epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
         size: Side of the images in pixels. None is the size used for training.
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
+        interpolation: How images are resized: `bicubic` or `bilinear`. None is bicubic.
         precision: `bf16` is faster where the processor supports it.
         batch_size: Images per batch.
         format: `parquet` and `csv` write an additional file into the folder.
@@ -61,10 +68,12 @@ def embed(
     """
     if format not in FORMATS:
         raise ConfigError(f"there is no format '{format}'.{nearest(format, FORMATS)} Formats: {', '.join(FORMATS)}.")
+    model = at_epoch(model, epoch)
     options = FeatureOptions(
         layer=layer,
         size=size,
         resize=resize,
+        interpolation=interpolation,
         precision=precision,
         batch_size=batch_size,
         root=root,
@@ -76,7 +85,7 @@ def embed(
         require_pyarrow("--format parquet")  # before hours of encoding
     display = Display(quiet=quiet or distributed.rank() > 0)
     encoder = load_encoder(model, branch, options)
-    source = open_images(data, model, options, display)
+    source = open_images(data, encoder, options, display)
     store = take_features(encoder, source, Path(out), options, display)
     if format != "npy" and distributed.rank() == 0:
         (write_parquet if format == "parquet" else write_csv)(store)

@@ -11,6 +11,7 @@ from carp.evaluation.runner import run_protocols
 from carp.features.feature_options import ENCODER, FeatureOptions, Precision
 from carp.features.store import Store
 from carp.images.source import Openable
+from carp.images.views.interpolation import Interpolation
 
 
 def evaluate(
@@ -20,9 +21,11 @@ def evaluate(
     *,
     test: Openable | Store | None = None,
     branch: str = "teacher",
+    epoch: int | None = None,
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: Interpolation | None = None,
     precision: Precision = "fp32",
     out: str | Path | None = None,
     root: str | Path | None = None,
@@ -39,17 +42,19 @@ def evaluate(
 
     Args:
         protocol: `carp eval --help` lists the protocols, docs/protocols.md describes them.
-        model: A run folder, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and `test` are
-            folders that `embed` wrote.
+        model: A run folder, `RUN@25`, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and
+            `test` are folders that `embed` wrote.
         data: Labelled images to train on (for k-NN, to search in), or their stored features. A published dataset
             (`dataset:pets`) brings its own test images. Some protocols take other data: a database of images to search,
             a folder of altered copies, or a folder with boxes.
         test: Labelled images to test on, or their stored features. What a protocol does without them is part of the
             protocol: leave out every image in turn, test on the same images, or hold out a fifth of every class.
         branch: Encoder of a run: `teacher`, `student`, `untrained` or `raw pixels`.
+        epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
         size: Side of the images in pixels. None is the size used for training.
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
+        interpolation: How images are resized: `bicubic` or `bilinear`. None is bicubic, or as a preset says.
         precision: Precision of the encoder, `fp32` or `bf16`.
         out: Folder for `features` and `results`. None is the run folder, or for weights a folder of their name in the
             current directory.
@@ -67,7 +72,14 @@ def evaluate(
     """
     chosen = find_protocol(protocol)
     options = FeatureOptions(
-        layer=layer, size=size, resize=resize, precision=precision, root=root, download=download, device=device
+        layer=layer,
+        size=size,
+        resize=resize,
+        interpolation=interpolation,
+        precision=precision,
+        root=root,
+        download=download,
+        device=device,
     )
     if "test" in chosen.settings_type.model_fields and test is not None:
         settings, test = {"test": test, **settings}, None
@@ -78,6 +90,7 @@ def evaluate(
         data,
         test=test,
         branches=[branch],
+        epochs=[] if epoch is None else [epoch],
         options=options,
         out=out,
         predictions=predictions,

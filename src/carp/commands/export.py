@@ -7,6 +7,7 @@ from typing import Any
 from carp.encoders.exports import BY_NAME, open_exportable, write_verified
 from carp.errors import ConfigError, nearest
 from carp.files.outputs import check_output_file, check_output_folder
+from carp.runs.epoch_argument import at_epoch
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,17 @@ class Exported:
         ]
 
 
-def export(model: str | Path, out: str | Path, *, format: str, branch: str = "teacher") -> Exported:
+def export(
+    model: str | Path, out: str | Path, *, format: str, branch: str = "teacher", epoch: int | None = None
+) -> Exported:
     """Write the encoder of a run, or weights of another method, for another library.
 
     Args:
-        model: A run folder, or weights: FILE or METHOD:FILE (`carp weights`).
+        model: A run folder, `RUN@25`, or weights: FILE or METHOD:FILE (`carp weights`).
         out: The file, or for timm the folder. Only what CARP exported before is replaced.
         format: `torchvision`, `timm`, `safetensors`, `onnx` or `detectron2` (docs/export.md).
         branch: Encoder of a run: `teacher` or `student`.
+        epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
 
     Returns:
         The path, how far the features of the reloaded file differ, and how to load it.
@@ -53,7 +57,7 @@ def export(model: str | Path, out: str | Path, *, format: str, branch: str = "te
         raise ConfigError(f"there is no format '{format}'.{nearest(format, BY_NAME)} Formats: {', '.join(BY_NAME)}.")
     row = BY_NAME[format]
     (check_output_file if row.suffix else check_output_folder)(out)
-    exportable = open_exportable(model, branch)
+    exportable = open_exportable(at_epoch(model, epoch), branch)
     written = write_verified(exportable, row, Path(out).expanduser())
     use = row.use.format(path=written.path, network=exportable.architecture)
     return Exported(written.path, format, written.difference, exportable.about(), use)

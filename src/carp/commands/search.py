@@ -12,6 +12,7 @@ from carp.features.stored_images import StoredImages
 from carp.files.outputs import check_output_file
 from carp.images.source import Openable
 from carp.report.pages.search_page import check_sheet, write_search_sheet
+from carp.runs.epoch_argument import at_epoch
 from carp.similarity.faiss_library import load_faiss
 from carp.similarity.index_folder import index_in, open_index
 from carp.similarity.matches import Found, Match
@@ -26,6 +27,7 @@ def search(
     *,
     k: int | None = None,
     model: str | Path | None = None,
+    epoch: int | None = None,
     sheet: str | Path | None = None,
     data: Openable | None = None,
     device: str = "auto",
@@ -37,6 +39,7 @@ def search(
         images: Image files, or folders of images.
         k: Number of images to find for each query. None is 10, or all if there are fewer.
         model: The encoder that extracted the features, if it was moved since.
+        epoch: The epoch of the run that is given as `model`. None is the epoch that the features were extracted with.
         sheet: A .png or .html file for a contact sheet.
         data: The images of the index, if they were moved since; for the sheet.
         device: Where to run the encoder: `auto`, `cpu`, `cuda` or `mps`.
@@ -53,7 +56,7 @@ def search(
     vectors, store = open_index(folder)
     if k is not None and not (isinstance(k, int | np.integer) and 1 <= k <= len(vectors)):
         raise ConfigError(f"k must be from 1 to the {len(vectors):,} images of the index, received {received(k)}.")
-    encoder = encoder_of(store, model, device=device)
+    encoder = encoder_of(store, at_epoch(model, epoch), device=device)
     names, features = embed_queries(encoder, queries, store.origin.transform["precision"])
     similarities, rows = vectors.search(features, int(k or min(DEFAULT_K, len(vectors))))
     places = store.places_of({int(row) for row in rows.ravel()})

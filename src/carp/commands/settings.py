@@ -7,6 +7,7 @@ from carp.config import GROUPS, Config, Sizes, form_of
 from carp.errors import ConfigError, nearest
 
 _KINDS = {
+    "array": "[number, ...]",
     "boolean": "true or false",
     "integer": "whole number",
     "null": "null",

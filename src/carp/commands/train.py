@@ -115,7 +115,7 @@ def _open_validation(config: Config, folder: Path, display: TrainingDisplay) -> 
 def _plot(folder: Path, config: Config, display: TrainingDisplay) -> None:
     try:
         plot_run(read_metrics(folder / "metrics.jsonl", display.warn), config, folder / "plots.png")
-    except (MissingExtraError, OSError, KeyError, TypeError, ValueError) as error:
+    except (MissingExtraError, DataError, KeyError, TypeError, ValueError) as error:
         # The run is complete and saved, so this is not an error of the run
         display.warn(f"plots.png was not drawn: {error}")
 

@@ -20,6 +20,7 @@ from carp.config.image_settings import (
 )
 from carp.config.model_settings import EncoderSettings, HeadSettings, ModelSettings, check_block_size
 from carp.config.optimiser_settings import OptimisationSettings, OptimiserSettings
+from carp.config.readings import READINGS, ReadingSettings
 from carp.config.resolve import check_keys, form_of, resolve, resolve_part
 from carp.config.run_config import FREE_KEYS, GROUPS, METRICS_KEYS, Config, decisive, differences
 from carp.config.run_settings import RunSettings
@@ -29,6 +30,7 @@ __all__ = [
     "GROUPS",
     "MAX_IMAGE_PIXELS",
     "METRICS_KEYS",
+    "READINGS",
     "SMALL_IMAGE",
     "BatchSettings",
     "Config",
@@ -44,6 +46,7 @@ __all__ = [
     "OptimiserSettings",
     "ProcessSettings",
     "QuarantineSettings",
+    "ReadingSettings",
     "RunSettings",
     "SizeSettings",
     "Sizes",

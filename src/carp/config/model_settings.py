@@ -14,9 +14,9 @@ from carp.config.field_types import (
     Fraction,
     MomentumSchedule,
     Schedule,
-    Settings,
 )
 from carp.config.image_settings import SizeSettings
+from carp.config.readings import ReadingSettings
 from carp.errors import ConfigError
 
 
@@ -35,10 +35,15 @@ class EncoderSettings(SizeSettings):
     )
 
 
-class HeadSettings(Settings):
+class HeadSettings(ReadingSettings):
     """Projector, prototypes, teacher, and the weight of the entropy term."""
 
     projector_hidden: int = Field(2048, ge=1, le=LARGEST_WIDTH, description="Width of the projector's hidden layers.")
+    projector_init: Literal["default", "truncated_normal"] = Field(
+        "default",
+        description="Initial weights of the projector's linear layers: PyTorch's default, or a truncated normal "
+        "distribution with standard deviation 0.02 and no bias.",
+    )
     embedding: int = Field(256, ge=1, le=LARGEST_WIDTH, description="Dimensions of embeddings and prototypes.")
     embedding_scale: float = Field(
         1.0,
@@ -76,11 +81,32 @@ class HeadSettings(Settings):
     )
     exchange_steps: int = Field(100, ge=1, le=MOST_STEPS, description="Steps between two exchanges among the shards.")
     exchange_share: Fraction = Field(0.5, description="Share of its prototypes that a shard gives away in an exchange.")
+    pairs: Literal["sum", "mean"] = Field(
+        "sum",
+        description="How the consistency of two views is combined: sum adds both directions (twice the mean over all "
+        "ordered pairs, with more views); mean averages them, so that the same entropy_weight counts twice as much.",
+    )
     entropy_weight: Schedule = Field(
         (1.0, 1.0), description="Weight of kl_to_uniform; a higher weight spreads images over more prototypes."
     )
     teacher_momentum: MomentumSchedule = Field(
         (0.99, 1.0), description="Share of its own weights that the teacher keeps at every step; 0 means no teacher."
+    )
+
+    teacher_update: Literal["after", "before"] = Field(
+        "after",
+        description="When the teacher follows the student: after the optimiser's step, or before it, from the weights "
+        "that the student had in the step.",
+    )
+    zero_momentum: Literal["siamese", "copy"] = Field(
+        "siamese",
+        description="What teacher_momentum=0 means: siamese has one network, whose own assignments are the targets; "
+        "copy has a teacher that is a copy of the student, made at teacher_update.",
+    )
+    batch_norm_views: Literal["separate", "joint"] = Field(
+        "separate",
+        description="What batch norm normalises together: separate is one view at a time; joint is all views of one "
+        "size in the encoder, and all views in the projector.",
     )
 
     @model_validator(mode="after")
@@ -101,10 +127,10 @@ class HeadSettings(Settings):
     @property
     def siamese(self) -> bool:
         """Whether student and teacher share their weights."""
-        return self.teacher_momentum == (0.0, 0.0)
+        return self.teacher_momentum == (0.0, 0.0) and self.zero_momentum == "siamese"
 
 
-class ModelSettings(HeadSettings, EncoderSettings):
+class ModelSettings(HeadSettings, EncoderSettings, SizeSettings, ReadingSettings):
     """Everything needed to build student and teacher."""
 
 

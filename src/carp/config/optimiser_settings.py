@@ -26,6 +26,10 @@ class OptimiserSettings(BatchSettings):
     warmup_epochs: float = Field(
         0.0, ge=0, le=MOST_EPOCHS, description="Epochs in which lr rises from nearly 0 to its start."
     )
+    schedule_endpoint: bool = Field(
+        True,
+        description="Whether schedules reach their end value at the last step; false would reach it one step later.",
+    )
     weight_decay: Schedule = Field((1e-6, 1e-6), description="Weight decay of matrices and filters.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of lars and sgd.")
     trust: float = Field(

@@ -13,6 +13,7 @@ from carp.config.image_settings import (
 )
 from carp.config.model_settings import EncoderSettings, HeadSettings, ModelSettings
 from carp.config.optimiser_settings import OptimisationSettings, OptimiserSettings
+from carp.config.readings import ReadingSettings
 from carp.config.run_settings import RunSettings
 
 
@@ -34,12 +35,14 @@ class Config(
     DataSettings,
     BatchSettings,
     LengthSettings,
+    ReadingSettings,
 ):
     """Everything that decides a run. The defaults are the paper's ImageNet settings for 100 epochs, two views."""
 
 
 # The first key of every group that `carp settings` prints, in the order of the fields.
 GROUPS = {
+    "reading": "Reading of the paper",
     "epochs": "Length",
     "source": "Data",
     "global_size": "Views",
@@ -52,6 +55,7 @@ GROUPS = {
 # Keys that may change between a run and its continuation, because they do not change what is computed.
 FREE_KEYS = frozenset(
     {
+        "reading",  # its settings are compared one by one
         "source",
         "root",
         "download",
@@ -64,12 +68,13 @@ FREE_KEYS = frozenset(
         "checkpoint_steps",
         "checkpoint_minutes",
         "keep_checkpoints",
+        "keep_epochs",
         "on_collapse",
     }
 )
 
 # Keys that change no weight but the lines of metrics.jsonl, which must equal those of an uninterrupted run.
-METRICS_KEYS = frozenset({"log_steps", "health_steps", "validate_epochs"})
+METRICS_KEYS = frozenset({"log_steps", "health_steps", "validate_epochs", "validation_bank"})
 
 
 def differences(ours: Config, theirs: Config) -> dict[str, str]:

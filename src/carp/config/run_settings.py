@@ -1,17 +1,36 @@
 """Settings of a run's records: validation, logs, checkpoints, health."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from carp.config.field_types import MOST_EPOCHS, MOST_MINUTES, MOST_STEPS, Settings
+from carp.config.batch_settings import LengthSettings
+from carp.config.field_types import MOST_EPOCHS, MOST_MINUTES, MOST_STEPS, Form
 
 
-class RunSettings(Settings):
+def _number_or_list_of_epochs(value: Any) -> Any:
+    """Check both ways to write epochs with one message."""
+    numbers = value if isinstance(value, list | tuple) else [value]
+    plain = all(isinstance(epoch, int) and not isinstance(epoch, bool) for epoch in numbers)
+    if value is not None and not (numbers and plain and all(1 <= epoch <= MOST_EPOCHS for epoch in numbers)):
+        raise ValueError(f"must be {_EPOCHS.words}")
+    return tuple(sorted(set(numbers))) if isinstance(value, list | tuple) else value
+
+
+_EPOCHS = Form("a number of epochs, a list of epochs such as [25, 50], or null")
+Epochs = Annotated[int | tuple[int, ...] | None, BeforeValidator(_number_or_list_of_epochs), _EPOCHS]
+
+
+class RunSettings(LengthSettings):
     """What a run measures and writes while it trains."""
 
     validation: str | None = Field(
         None, description="Labelled images for k-NN during training (--val); the encoder never sees their labels."
+    )
+    validation_bank: Literal["sample", "all"] = Field(
+        "sample",
+        description="Images of k-NN during training: sample takes at most 10,000 training and 5,000 validation images, "
+        "all takes every image, as `carp eval knn` does.",
     )
     validate_epochs: int = Field(1, ge=1, le=MOST_EPOCHS, description="Epochs between two k-NN validations.")
     log_steps: int = Field(10, ge=1, le=MOST_STEPS, description="Steps between two lines of metrics.jsonl.")
@@ -21,5 +40,20 @@ class RunSettings(Settings):
         10.0, gt=0, le=MOST_MINUTES, description="Minutes between two checkpoints, at most."
     )
     keep_checkpoints: int = Field(3, ge=2, le=MOST_EPOCHS, description="Number of checkpoints to keep.")
+    keep_epochs: Epochs = Field(
+        None,
+        description="Epochs whose checkpoints are kept for good, as RUN@EPOCH: 25 is every 25 epochs, [25, 50] these.",
+    )
     health_steps: int = Field(50, ge=1, le=MOST_STEPS, description="Steps between two diagnoses.")
     on_collapse: Literal["warn", "stop"] = Field("warn", description="What to do when the run collapses.")
+
+    @model_validator(mode="after")
+    def _kept_epochs_are_part_of_the_run(self) -> Self:
+        if isinstance(self.keep_epochs, tuple) and self.keep_epochs[-1] > self.epochs:
+            raise ValueError(f"keep_epochs must not exceed epochs ({self.epochs}), received {list(self.keep_epochs)}")
+        return self
+
+    def keeps(self, epoch: int) -> bool:
+        """Whether the checkpoint at the end of this epoch, counted from 1, is kept for good."""
+        kept = self.keep_epochs
+        return epoch % kept == 0 if isinstance(kept, int) else epoch in (kept or ())

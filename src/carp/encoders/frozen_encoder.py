@@ -14,7 +14,7 @@ from torch import nn
 
 from carp.config import MAX_IMAGE_PIXELS
 from carp.encoders.layers import weights_hash
-from carp.errors import CarpWarning, ConfigError
+from carp.errors import CarpWarning, ConfigError, ModelError
 from carp.features.extract import Features, Progress, default_resize, extract, feature_batches
 from carp.features.feature_options import ENCODER, Precision
 from carp.features.filling import fill_store
@@ -24,6 +24,8 @@ from carp.images.source import MapStyle, Source, is_collection
 from carp.images.sources.array import ArraySource
 from carp.images.sources.given_images import GivenImages, ImageLike
 from carp.images.views.centre_crop import TRANSFORM
+from carp.images.views.interpolation import DEFAULT_INTERPOLATION, Interpolation
+from carp.model.branch import Branch
 
 
 class Encoder:
@@ -39,9 +41,12 @@ class Encoder:
         branch: str = "",
         layer: str = ENCODER,
         epochs: int | None = None,
+        epoch: int | None = None,
         resize: int | None = None,
+        interpolation: Interpolation | None = None,
         path: str = "",
         max_pixels: int = MAX_IMAGE_PIXELS,
+        root: str | None = None,
     ) -> None:
         self.module, self.size, self.device = module.eval().to(device), size, device
         self.resize = default_resize(size) if resize is None else resize
@@ -50,23 +55,44 @@ class Encoder:
                 f"images are resized to {self.resize} pixels (resize) and then cropped to {self.size} (size). size "
                 "must be at least 1, and resize at least size."
             )
-        self.name, self.branch, self.layer, self.epochs = name, branch, layer, epochs
+        self.interpolation: Interpolation = interpolation or DEFAULT_INTERPOLATION
+        self.name, self.branch, self.layer = name, branch, layer
+        self.epochs = epochs  # that it was trained for
+        self.epoch = epoch  # that was asked for; None is the newest checkpoint of a run
         self.path = path  # from which it can be loaded again
         self.max_pixels = max_pixels  # of a stored image; larger images count as unreadable
+        self.root = root  # of torchvision's datasets, in the run that trained it
 
     def __repr__(self) -> str:
         features = getattr(self.module, "num_features", "?")
         return f"Encoder({type(self.module).__name__}, {features} features, {self.size} px, {self.device})"
+
+    @property
+    def label(self) -> str:
+        """The branch of a run, with the epoch that was asked for."""
+        return self.branch if self.epoch is None else f"{self.branch}@{self.epoch}"
 
     @cached_property
     def hash(self) -> str:
         """A hash of the weights and of the network."""
         return weights_hash(self.module)
 
+    @property
+    def prototypes(self) -> Features:
+        """The prototypes [K, D] in the space of the embeddings, each of length 1; loaded with `layer="projector"`."""
+        if not isinstance(self.module, Branch):
+            raise ModelError(
+                f"prototypes belong to embeddings, received the layer '{self.layer}'. Load the model with "
+                "layer='projector'."
+            )
+        prototypes: Features = self.module.assigner().detach().cpu().numpy()
+        return prototypes
+
     def description(self) -> dict[str, Any]:
         """Return the description that results and stored features record."""
         known = {"name": self.name, "hash": self.hash, "branch": self.branch, "layer": self.layer}
-        return known | ({} if self.epochs is None else {"epochs": self.epochs})
+        trained = {"epochs": self.epochs, "epoch": self.epoch}
+        return known | {key: value for key, value in trained.items() if value is not None}
 
     def store(
         self,
@@ -89,6 +115,7 @@ class Encoder:
             batch_size=batch_size,
             precision=precision,
             resize=self.resize,
+            interpolation=self.interpolation,
         )
         return fill_store(folder, origin, source, encode, batch_size=batch_size, progress=progress)
 
@@ -96,9 +123,17 @@ class Encoder:
         """Return the origin of the features of a source: model, transform and data."""
         if precision not in get_args(Precision):
             raise ConfigError(f"precision must be {' or '.join(get_args(Precision))}, received '{precision}'.")
+        transform: dict[str, Any] = {
+            "size": self.size,
+            "resize": self.resize,
+            "precision": precision,
+            "transform": TRANSFORM,
+        }
+        if self.interpolation != DEFAULT_INTERPOLATION:  # stored features that do not name it are bicubic
+            transform["interpolation"] = self.interpolation
         return Origin(
             model=self.description(),
-            transform={"size": self.size, "resize": self.resize, "precision": precision, "transform": TRANSFORM},
+            transform=transform,
             data={"name": source.name, "fingerprint": source.fingerprint, "images": len(source)},
         )
 
@@ -140,6 +175,7 @@ class Encoder:
             strict=by_name,
             precision=precision,
             resize=self.resize,
+            interpolation=self.interpolation,
         )
         if note := found.note():
             warnings.warn(note, CarpWarning, stacklevel=2)

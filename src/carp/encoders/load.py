@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from carp.compute.device import choose_device
-from carp.encoders.foreign import BY_NAME, foreign_encoder
+from carp.encoders.authors_checkpoint import read_branch
+from carp.encoders.foreign import BY_NAME, ForeignWeights, foreign_encoder, read_foreign
 from carp.encoders.frozen_encoder import Encoder
 from carp.encoders.layers import NamedLayer
 from carp.encoders.model_argument import is_weights, split_weights
@@ -18,59 +19,68 @@ from carp.features.extract import RAW_PIXELS_SIDE
 from carp.features.feature_options import ENCODER, PROJECTOR, FeatureOptions
 from carp.features.store import Store
 from carp.images.views.centre_crop import TRANSFORM
+from carp.images.views.interpolation import Interpolation
 from carp.model.branch import Branch
 from carp.random import Purpose, seed_of
-from carp.runs.run_folder import Run, open_run
+from carp.runs.epoch_argument import at_epoch, split_epoch
+from carp.runs.run_folder import Run, is_run, open_run
 
 BranchName = Literal["teacher", "student", "untrained", "raw pixels"]
 BRANCHES: tuple[BranchName, ...] = get_args(BranchName)
+TRAINED = ("teacher", "student")  # the branches that an epoch changes
 
 
 def load(
     model: str | Path,
     branch: str | Path = "teacher",
     *,
+    epoch: int | None = None,
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: Interpolation | None = None,
     device: str = "auto",
 ) -> Encoder:
     """Load the encoder of a run, or released weights of another method.
 
     Args:
-        model: A run folder, a weights file (also one that `carp export` wrote as safetensors or for torchvision), or
-            `METHOD:FILE` (`carp weights` lists the methods).
+        model: A run folder, `RUN@25` for the run at the end of epoch 25, a weights file (also one that `carp export`
+            wrote as safetensors or for torchvision), or `METHOD:FILE` (`carp weights` lists the methods).
         branch: The branch of a run: `teacher` or `student`; as baselines, `untrained` (the encoder that the run started
-            from) and `raw pixels` (no encoder, images resized to at most 32 pixels). Weights have no branches:
-            `load("swav", FILE)` is the same as `load("swav:FILE")`.
-        layer: The output to use: `encoder` (pooled), `projector` (the embedding, for runs only), or the name of a layer
-            of the encoder, such as `layer3`, averaged over positions.
+            from) and `raw pixels` (no encoder, images resized to at most 32 pixels). A file with a student and a
+            teacher has both; other weights have no branches, and `load("swav", FILE)` is `load("swav:FILE")`.
+        epoch: The epoch of a run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
+        layer: The output to use: `encoder` (pooled), `projector` (the embedding, for runs and checkpoints of CARP's
+            authors), or the name of a layer of the encoder, such as `layer3`, averaged over positions.
         size: Side of the images in pixels. By default the size used for training.
         resize: Length of the shorter side before the centre crop. By default 8/7 of `size`, or `size` up to 64.
+        interpolation: How images are resized: `bicubic` (the default) or `bilinear`.
         device: Where to run: `auto`, `cpu`, `cuda` or `mps`.
 
     Returns:
         The encoder in evaluation mode; `Encoder.embed` turns images into features.
     """
-    return load_encoder(model, branch, FeatureOptions(layer=layer, size=size, resize=resize, device=device))
+    options = FeatureOptions(layer=layer, size=size, resize=resize, interpolation=interpolation, device=device)
+    return load_encoder(at_epoch(model, epoch), branch, options)
 
 
 def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions) -> Encoder:
     """Load an encoder like `load`, with the options of a command."""
     if model in BY_NAME and branch not in BRANCHES:
-        return _load_weights(f"{model}:{branch}", options)
+        return _load_weights(f"{model}:{branch}", "teacher", options)
     if is_weights(model):
-        return _load_weights(str(model), options)
+        return _load_weights(str(model), str(branch), options)
     if branch not in BRANCHES:
         hint = nearest(str(branch), BRANCHES)
         raise CheckpointError(f"branch must be {', '.join(BRANCHES)}, received '{branch}'.{hint}")
     run = open_run(model)
     layer, size, resize = options.layer, options.size or run.config.global_size, options.resize
     module: nn.Module
+    epochs, epoch = None, run.epoch if branch in TRAINED else None
     if branch == "raw pixels":
         module, layer, size, resize = nn.Flatten(), ENCODER, min(size, RAW_PIXELS_SIDE), None
     else:
-        trained = _branch(run, str(branch))
+        trained, epochs = _branch(run, str(branch))
         module = trained if layer == PROJECTOR else _output(trained.encoder, layer)
     return Encoder(
         module,
@@ -79,10 +89,13 @@ def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions)
         name=run.folder.resolve().name,
         branch=str(branch),
         layer=layer,
-        epochs=run.config.epochs if branch in ("teacher", "student") else None,
+        epochs=epochs,
+        epoch=epoch,
         resize=resize,
-        path=str(run.folder.resolve()),
+        interpolation=options.interpolation,
+        path=f"{run.folder.resolve()}" + ("" if epoch is None else f"@{epoch}"),
         max_pixels=run.config.max_image_pixels,
+        root=run.config.root,
     )
 
 
@@ -101,11 +114,19 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
             "Extract features with `carp embed`, then run `carp index` and `carp search` on those."
         )
     path = model or about.get("path")
+    if model and is_run(model) and split_epoch(model)[1] is None:
+        path = at_epoch(model, about.get("epoch"))  # a run that was moved
     if not path:
         raise ConfigError(f"{store.folder} does not record where its model {about['name']} is. Give it with --model.")
-    if not model and not split_weights(path)[1].exists():
+    if not model and not split_epoch(split_weights(path)[1])[0].exists():
         raise CheckpointError(f"the model {about['name']} is no longer at {path}. Give its new path with --model.")
-    options = FeatureOptions(layer=about["layer"], size=transform["size"], resize=transform["resize"], device=device)
+    options = FeatureOptions(
+        layer=about["layer"],
+        size=transform["size"],
+        resize=transform["resize"],
+        interpolation=transform.get("interpolation"),
+        device=device,
+    )
     encoder = load_encoder(path, about["branch"] or "teacher", options)
     if encoder.hash != about["hash"]:
         raise CheckpointError(
@@ -122,27 +143,44 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
     return encoder
 
 
-def _load_weights(model: str, options: FeatureOptions) -> Encoder:
+def _load_weights(model: str, branch: str, options: FeatureOptions) -> Encoder:
     method, file = split_weights(model)
-    if options.layer == PROJECTOR:
-        raise CheckpointError(f"{file} is loaded without its projector. Use --layer encoder, or the name of a layer.")
     own = None if method else read_own(file.expanduser())
     if own is not None and own.method is None:
         return _load_export(own, options)
-    module, weights = foreign_encoder(file.expanduser(), method or (own.method if own else None))
+    method = method or (own.method if own else None)
+    if options.layer == PROJECTOR:
+        weights = read_foreign(file.expanduser(), method, branch)
+        module = _embedding(weights)
+    else:
+        encoder, weights = foreign_encoder(file.expanduser(), method, branch)
+        module = _output(encoder, options.layer)
     return Encoder(
-        _output(module, options.layer),
+        module,
         size=options.size or weights.size,
         device=choose_device(options.device),
         name=file.name.partition(".")[0],
+        branch=weights.branch,
         layer=options.layer,
         resize=options.resize,
+        interpolation=options.interpolation,
         path=f"{weights.method.name}:{file.expanduser().resolve()}",
     )
 
 
+def _embedding(weights: ForeignWeights) -> nn.Module:
+    """Build the branch whose output is the embedding."""
+    if not weights.method.whole:
+        raise CheckpointError(
+            f"{weights.path} is loaded without its projector. Use --layer encoder, or the name of a layer."
+        )
+    return read_branch(weights.path, weights.branch).build()
+
+
 def _load_export(own: CarpExport, options: FeatureOptions) -> Encoder:
     """Load the encoder of a run from an export; it has the name of the run."""
+    if options.layer == PROJECTOR:
+        raise CheckpointError(f"{own.path} is an export without its projector. Use --layer encoder, or give the run.")
     about, origin = own.about, own.about.origin
     return Encoder(
         _output(build_own(own), options.layer),
@@ -152,19 +190,22 @@ def _load_export(own: CarpExport, options: FeatureOptions) -> Encoder:
         branch=str(origin.get("branch", "")),
         layer=options.layer,
         epochs=origin.get("epochs"),
+        epoch=origin.get("epoch"),
         resize=about.resize if options.size is None and options.resize is None else options.resize,
+        interpolation=options.interpolation,
         path=str(own.path.resolve()),
     )
 
 
-def _branch(run: Run, name: str) -> Branch:
+def _branch(run: Run, name: str) -> tuple[Branch, int | None]:
+    """Build a branch of a run, and return how many epochs it was trained for; None for the untrained one."""
     torch.manual_seed(seed_of(run.config.seed, Purpose.WEIGHTS))  # as in training
     model = Branch(run.config)
-    if name != "untrained":
-        prefix = f"model.{'student' if run.config.siamese else name}."
-        tensors = run.newest().tensors
-        model.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-    return model
+    if name not in TRAINED:
+        return model, None
+    prefix, point = f"model.{'student' if run.config.siamese else name}.", run.checkpoint()
+    model.load_state_dict({k.removeprefix(prefix): v for k, v in point.tensors.items() if k.startswith(prefix)})
+    return model, point.step // run.steps_per_epoch
 
 
 def _output(encoder: nn.Module, layer: str) -> nn.Module:

@@ -14,7 +14,7 @@ from carp.errors import CarpError, CheckpointError
 from carp.files.regular import check_regular
 from carp.model.encoder import build_encoder
 from carp.restricted.archive import pickle_contains
-from carp.restricted.checkpoint_file import read_checkpoint
+from carp.restricted.checkpoint_file import read_checkpoint, refuse_claims
 
 MARK = "carp"  # identifies a file that CARP wrote
 METADATA = "_metadata"  # where a state dict keeps the versions of modules; `load_state_dict` ignores other entries
@@ -70,7 +70,7 @@ def build_own(own: CarpExport) -> nn.Module:
         with torch.device("meta"):  # allocates nothing before the tensors are known to fit
             expected = _empty(about).state_dict()
         _compare(own.path, expected, tensors)
-        _refuse_claims(own.path, tensors)
+        refuse_claims(own.path, tensors.values(), "Export the encoder again.")
         encoder = _empty(about)
         encoder.load_state_dict(tensors)
     except CheckpointError:
@@ -106,15 +106,6 @@ def _compare(path: Path, expected: dict[str, Tensor], tensors: dict[str, Tensor]
                 f"{path} does not match its own description: {name} is {here}, expected {there}. Export the encoder "
                 "again."
             )
-
-
-def _refuse_claims(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Refuse tensors larger than the file: one number repeated over a large shape could exhaust memory."""
-    held, size = sum(t.numel() * t.element_size() for t in tensors.values()), path.stat().st_size
-    if held > size:
-        raise CheckpointError(
-            f"{path} is refused: it has {size:,} bytes but claims {held:,} bytes of weights. Export the encoder again."
-        )
 
 
 def _mark_in_safetensors(path: Path) -> str | None:

@@ -13,14 +13,14 @@ from carp.features.store import Store
 from carp.images import open_source
 from carp.images.decoding.decode import pixel_limit
 from carp.images.source import Openable, Source
-from carp.runs.run_folder import INDEX, is_run, open_run
+from carp.runs.epoch_argument import split_epoch
+from carp.runs.run_folder import INDEX, is_run
 
 
-def open_images(data: Openable, model: str | Path, options: FeatureOptions, display: Display) -> Source:
+def open_images(data: Openable, encoder: Encoder, options: FeatureOptions, display: Display) -> Source:
     """Open images; a run lends its `root` and its cached index, but never its permission to download."""
-    root, index = options.root, None
-    if is_run(model):
-        root, index = root or open_run(model).config.root, Path(model) / INDEX
+    index = split_epoch(encoder.path)[0] / INDEX if is_run(encoder.path) else None
+    root = options.root or encoder.root
     return open_source.open_images(data, display, root=root, download=options.download, index=index)
 
 
@@ -34,7 +34,7 @@ def take_features(encoder: Encoder, source: Source, folder: Path, options: Featu
         options: Of these, `precision` and `batch_size`.
         display: Shows the progress.
     """
-    what = ", ".join(part for part in (encoder.branch, source.name) if part)
+    what = ", ".join(part for part in (encoder.label, source.name) if part)
     with pixel_limit(encoder.max_pixels), display.counting(what, len(source)) as progress:
         store = encoder.store(
             source, folder, precision=options.precision, batch_size=options.batch_size, progress=progress

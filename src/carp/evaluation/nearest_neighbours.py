@@ -26,6 +26,7 @@ from carp.evaluation.feature_arrays import Features, Labels, Progress, check_cla
 from carp.evaluation.metrics import mean_per_class
 from carp.evaluation.result import Predicted, Result
 
+_TEMPERATURE = 0.07  # as in the paper
 _QUERIES_AT_A_TIME = 512
 _BANK_AT_A_TIME = 50_176  # of float32 similarities to 512 queries: 100 MB
 _SELECT_AT_A_TIME = 64
@@ -41,7 +42,7 @@ def knn(
     query_labels: Labels | None,
     *,
     k: Sequence[int] = (10, 20, 100, 200),
-    temperature: float = 0.07,
+    temperature: float = _TEMPERATURE,
     predict: bool = False,
     progress: Progress = silent,
 ) -> Result:
@@ -92,15 +93,14 @@ def knn_accuracy(
     query_labels: Labels,
     *,
     k: int = 20,
-    temperature: float = 0.07,
 ) -> float:
     """Share of queries [Q, F] whose class wins the vote of their k nearest in the bank [M, F]."""
-    return _accuracy(bank, bank_labels, queries, query_labels, k, temperature, leave_one_out=False)
+    return _accuracy(bank, bank_labels, queries, query_labels, k, leave_one_out=False)
 
 
-def knn_leave_one_out(features: Features, labels: Labels, *, k: int = 20, temperature: float = 0.07) -> float:
+def knn_leave_one_out(features: Features, labels: Labels, *, k: int = 20) -> float:
     """Return the same with every image as a query against all others."""
-    return _accuracy(features, labels, features, labels, k, temperature, leave_one_out=True)
+    return _accuracy(features, labels, features, labels, k, leave_one_out=True)
 
 
 def check_neighbours(k: int, num_images: int, *, leave_one_out: bool) -> None:
@@ -118,7 +118,6 @@ def _accuracy(
     queries: Features,
     query_labels: Labels,
     k: int,
-    temperature: float,
     *,
     leave_one_out: bool,
 ) -> float:
@@ -132,7 +131,7 @@ def _accuracy(
     own = _own_queries(len(queries))
     keys_qK = _neighbours(bank, bank_norms, queries, k, leave_one_out=leave_one_out, own=own)
     num_classes = int(max(bank_labels.max(), query_labels.max())) + 1
-    votes = _Votes(keys_qK, query_norms[own], bank_labels, [k], temperature, num_classes)
+    votes = _Votes(keys_qK, query_norms[own], bank_labels, [k], _TEMPERATURE, num_classes)
     places = _places(votes, query_labels[own])
     return float((places[k] < 1).mean())
 

@@ -43,20 +43,28 @@ class Result:
     data: dict[str, Any] = field(default_factory=dict)
     """`name`; also `train` and `test`, as they were given."""
     model: dict[str, Any] = field(default_factory=dict)
-    """`name`, `hash` of the weights, `branch`; also `epochs`."""
+    """`name`, `hash` of the weights, `branch`; also `epochs`, and `epoch` if one was asked for (`RUN@25`)."""
     versions: dict[str, str] = field(default_factory=dict)
     created: str = ""
     """Date and time in UTC; `write` fills it in."""
     spread: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
+    """What the evaluation was asked for: `data`, `test`, `settings` and `options`; the runner fills it in."""
     predicted: dict[str, Predicted] = field(default_factory=dict, repr=False, compare=False)
     """Predictions, if requested, by the end of the names of their values: `@20` for `top1@20`. Result files do not
     contain them."""
 
     @property
     def model_name(self) -> str:
-        """The branch of a run, or the name of the weights."""
-        return str(self.model.get("branch") or self.model.get("name") or "")
+        """The branch of a run, with its epoch if one was asked for, or the name of the weights."""
+        return str(self.model.get("branch") or self.model.get("name") or "") + self.at_epoch
+
+    @property
+    def at_epoch(self) -> str:
+        """`@25` if the run was evaluated at the end of epoch 25; otherwise nothing."""
+        epoch = self.model.get("epoch")
+        return f"@{epoch}" if isinstance(epoch, int) else ""
 
     def to_json(self) -> str:
         """The text of a result file."""
@@ -112,7 +120,7 @@ def read_result(path: Path) -> Result:
 def _check(read: dict[str, Any], place: str) -> None:
     """Check that required keys exist, and the type of every key."""
     wanted = {"protocol": str, "created": str} | dict.fromkeys(
-        ("values", "settings", "data", "model", "versions", "spread", "details"), dict
+        ("values", "settings", "data", "model", "versions", "spread", "details", "request"), dict
     )
     for key in ("protocol", "values"):
         if key not in read:

@@ -6,16 +6,17 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from carp.compute import distributed
 from carp.compute.device import choose_device
 from carp.console.progress import Display
-from carp.encoders.load import load_encoder
-from carp.encoders.model_argument import is_weights
+from carp.encoders.load import TRAINED, load_encoder
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
-from carp.evaluation.data_names import name_of_data, without_mark
+from carp.evaluation.data_names import FILE_UNSAFE, name_of_data, without_mark
 from carp.evaluation.labelled_features import LabelledFeatures, with_test_images, without_test_images
+from carp.evaluation.paper_tables.request import request_of
 from carp.evaluation.predictions import Predictions
 from carp.evaluation.protocol import AnyProtocol
 from carp.evaluation.result import Result
@@ -26,7 +27,8 @@ from carp.files.outputs import check_output_folder
 from carp.images.labels import single_labels, unlabelled
 from carp.images.source import Openable
 from carp.images.sources.paper.dataset_source import counterpart
-from carp.runs.run_folder import versions
+from carp.runs.epoch_argument import at_epoch
+from carp.runs.run_folder import is_run, open_run, versions
 
 RESULTS = "results"  # sub-folder
 
@@ -38,6 +40,7 @@ def run_protocols(
     *,
     test: Openable | Store | None,
     branches: Sequence[str],
+    epochs: Sequence[int] = (),
     options: FeatureOptions,
     out: str | Path | None,
     predictions: str | Path | None = None,
@@ -52,6 +55,7 @@ def run_protocols(
         data: Images, or stored features.
         test: Test images, or their features.
         branches: Encoders of the run.
+        epochs: Epochs of the run; empty for its newest checkpoint.
         options: How features are extracted.
         out: Folder for features and results; see `output_folder`.
         predictions: File for the predictions of all encoders.
@@ -64,16 +68,18 @@ def run_protocols(
     folder = output_folder(model, out)
     check_output_folder(folder)
     writer = None if predictions is None else Predictions.checked(predictions, protocols)
-    if model is None or is_weights(model):
+    if model is None:
         branches = ("teacher",)
     if needs_features := any(protocol.needs != "boxes" for protocol in protocols):
         distributed.start(choose_device(options.device))
     display = Display(quiet=quiet or distributed.rank() > 0)  # one for all, so that no warning is shown twice
     results, notes, refusals = list[Result](), list[str](), dict[str, CarpError]()
-    for branch in branches:
-        encoder = load_encoder(model, branch, options) if model is not None and needs_features else None
-        work = Workspace(model, branch, encoder, options, folder, display, predict=writer is not None)
+    for chosen, branch in _encoders(model, branches, epochs):
+        load = cache(partial(load_encoder, chosen, branch)) if chosen is not None and needs_features else None
         for protocol in protocols:
+            extraction = with_preset(options, protocol)
+            encoder = None if load is None else load(extraction)
+            work = Workspace(chosen, branch, encoder, extraction, folder, display, predict=writer is not None)
             try:
                 result = _run(protocol, work, data, test, writer)
             except (DataError, MissingExtraError) as error:
@@ -86,7 +92,7 @@ def run_protocols(
             if distributed.is_first() and (out is not None or model is not None):
                 _write(result, folder)
             results.append(result)
-            notes += protocol.notes(result)
+            notes += [*_other_extraction(protocol, extraction, result), *protocol.notes(result)]
     if not results:
         raise next(iter(refusals.values()))
     if distributed.is_first():
@@ -96,6 +102,17 @@ def run_protocols(
             if protocol.temporary_folder:
                 shutil.rmtree(folder / protocol.temporary_folder, ignore_errors=True)
     return results, list(dict.fromkeys([*refusals, *notes]))
+
+
+def _encoders(
+    model: str | Path | None, branches: Sequence[str], epochs: Sequence[int]
+) -> list[tuple[str | Path | None, str]]:
+    """List the encoders to evaluate: model and branch. Branches that no epoch changes come once, with the first."""
+    models = [at_epoch(model, epoch) for epoch in epochs] or [model]
+    for chosen in models:
+        if chosen is not None and is_run(chosen):
+            open_run(chosen).checkpoint_path()  # a missing epoch is found before anything is computed
+    return [(m, b) for m in models for b in branches if m is models[0] or b in TRAINED]
 
 
 def _run(
@@ -121,7 +138,26 @@ def _run(
         result = with_origin(result, train.origin, described)
         if writer is not None:
             writer.add(result, tested)
-    return replace(result, protocol=protocol.name, versions=versions())
+    preset = getattr(protocol.settings, "preset", None)
+    settings = result.settings if preset is None else {"preset": preset, **result.settings}
+    request = request_of(protocol, data, test, work.options)
+    return replace(result, protocol=protocol.name, settings=settings, versions=versions(), request=request)
+
+
+def with_preset(options: FeatureOptions, protocol: AnyProtocol) -> FeatureOptions:
+    """The options of feature extraction, with those of the protocol's preset where none was given."""
+    implied = {key: value for key, value in protocol.settings.extraction().items() if getattr(options, key) is None}
+    return options.model_copy(update=implied)
+
+
+def _other_extraction(protocol: AnyProtocol, options: FeatureOptions, result: Result) -> list[str]:
+    """A note if stored features were extracted in another way than the protocol's preset says."""
+    return [
+        f"{protocol.name}: the preset '{result.settings['preset']}' extracts features with {key} {value}, but the "
+        f"stored features were extracted with {result.settings[key]}. Embed the images with --{key} {value}."
+        for key, value in protocol.settings.extraction().items()
+        if result.settings.get(key, value) != getattr(options, key) == value
+    ]
 
 
 def _take(
@@ -145,8 +181,9 @@ def _write(result: Result, folder: Path) -> None:
     """Write a result under a name that describes it; results with other settings get another name."""
     identity = (result.settings, result.data["fingerprints"], result.model.get("hash"))
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    words = (without_mark(name_of_data(result.data)), result.model.get("branch", ""), digest)
-    name = "-".join([result.protocol, *(re.sub(r"[^\w.+%]+", "_", word) for word in words if word)])
+    epoch = result.at_epoch.replace("@", "epoch")
+    words = (without_mark(name_of_data(result.data)), result.model.get("branch", ""), epoch, digest)
+    name = "-".join([result.protocol, *(re.sub(FILE_UNSAFE, "_", word) for word in words if word)])
     try:
         result.write(folder / RESULTS / f"{name}.json")
     except OSError as error:

@@ -27,8 +27,8 @@ class Validation:
     """Measures models by k-NN on labelled images.
 
     The bank is the training set if it has the classes of the validation set; otherwise it is the validation set itself,
-    with every image left out in turn. A fixed random sample represents a large set. Images that cannot be read are left
-    out.
+    with every image left out in turn. A fixed random sample represents a large set, unless `validation_bank` is `all`:
+    then the accuracy is that of `carp eval knn` with k = 20. Images that cannot be read are left out.
     """
 
     def __init__(
@@ -42,10 +42,11 @@ class Validation:
     ) -> None:
         single_labels(validation, "validation by k-NN")
         self._size, self._device, self._warn = config.global_size, device, warn
-        self._queries = at_random(validation, _LARGEST_QUERIES, seed=config.seed)
+        sampled = config.validation_bank == "sample"
+        self._queries = at_random(validation, _LARGEST_QUERIES, seed=config.seed) if sampled else validation
         self._bank = None
         if train.classes == validation.classes:
-            self._bank = at_random(train, _LARGEST_BANK, seed=config.seed)
+            self._bank = at_random(train, _LARGEST_BANK, seed=config.seed) if sampled else train
         for source in (self._queries, self._bank) if self._bank else (self._queries,):
             _check_readable(source)
         self._warned: set[str] = set()

@@ -14,6 +14,8 @@ from carp.evaluation.result import Result
 from carp.features.feature_options import FeatureOptions
 from carp.features.store import Origin, Store, is_store, open_store
 from carp.images.source import Openable, Source
+from carp.images.views.interpolation import DEFAULT_INTERPOLATION
+from carp.runs.epoch_argument import split_epoch
 
 STORES = "features"  # sub-folder: one feature store per origin
 
@@ -22,7 +24,7 @@ def output_folder(model: str | Path | None, out: str | Path | None) -> Path:
     """Where features and results go: `out`, the run's own folder, or a folder named after the weights."""
     if out is not None or model is None:
         return Path(out or ".")
-    return Path(split_weights(model)[1].name.partition(".")[0]) if is_weights(model) else Path(model)
+    return Path(split_weights(model)[1].name.partition(".")[0]) if is_weights(model) else split_epoch(model)[0]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Workspace:
     """One encoder of a model, and the place where its features and its results are kept."""
 
     model: str | Path | None
-    """A run folder or weights; None to evaluate stored features."""
+    """A run folder, `RUN@25`, or weights; None to evaluate stored features."""
     branch: str
     encoder: Encoder | None
     """None for stored features, and for a protocol that takes the model apart itself."""
@@ -54,7 +56,7 @@ class Workspace:
             raise ConfigError(
                 f"{data} contains no stored features. Also give a run folder, or give a folder that `carp embed` wrote."
             )
-        return open_images(data, self.model, self.options, self.display)
+        return open_images(data, self.required_encoder(), self.options, self.display)
 
     def take(self, opened: Source | Store) -> LabelledFeatures:
         """The features of images: stored, found in the folder, or extracted now."""
@@ -79,4 +81,7 @@ class Workspace:
 
 def with_origin(result: Result, origin: Origin, data: dict[str, Any]) -> Result:
     """A result that says which features it was measured on."""
-    return replace(result, settings={**origin.transform, **result.settings}, data=data, model=origin.model)
+    transform = {**origin.transform}
+    if "size" in transform:
+        transform.setdefault("interpolation", DEFAULT_INTERPOLATION)
+    return replace(result, settings={**transform, **result.settings}, data=data, model=origin.model)

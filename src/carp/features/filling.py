@@ -165,4 +165,6 @@ def _difference(found: Origin, wanted: Origin) -> str:
 
 
 def _model(origin: Origin) -> str:
-    return f"{origin.model['name']} ({origin.model['branch'] or 'weights'}, layer {origin.model['layer']})"
+    model = origin.model
+    epoch = f"@{model['epoch']}" if "epoch" in model else ""
+    return f"{model['name']}{epoch} ({model['branch'] or 'weights'}, layer {model['layer']})"

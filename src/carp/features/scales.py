@@ -163,9 +163,24 @@ def _prepared(
     height, width, _ = cut.shape
     if square is not None:
         return _resized(cut, square, square, Image.Resampling.BICUBIC)
-    factor = min(1.0, max_side / max(height, width)) if max_side is not None else 1.0
-    height, width = (max(1, round(side * factor)) for side in (height, width))
+    if max_side is not None and max(height, width) > max_side:
+        height, width = thumbnail_size(height, width, max_side)
     return _resized(cut, height, width, Image.Resampling.LANCZOS)
+
+
+def thumbnail_size(height: int, width: int, max_side: int) -> tuple[int, int]:
+    """Height and width of a larger image after Pillow's `thumbnail`, which DINO's evaluation uses.
+
+    The shorter side is rounded up or down, to what is closer to the image's aspect ratio (width / height).
+    """
+    aspect = width / height
+    if aspect <= 1:
+        exact = max_side * aspect
+        rounded = min(math.floor(exact), math.ceil(exact), key=lambda side: abs(aspect - side / max_side))
+        return max_side, max(1, rounded)
+    exact = max_side / aspect
+    rounded = min(math.floor(exact), math.ceil(exact), key=lambda side: abs(aspect - max_side / max(1, side)))
+    return max(1, rounded), max_side
 
 
 def _resized(pixels: Pixels, height: int, width: int, how: Image.Resampling) -> Pixels:

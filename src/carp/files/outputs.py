@@ -11,12 +11,12 @@ from pathlib import Path
 from carp.errors import ConfigError
 
 
-def check_output_folder(path: str | Path, option: str = "--out") -> None:
+def check_output_folder(path: str | Path) -> None:
     """Raise unless a folder can be created, or written to, at this path."""
     folder = Path(path).expanduser()
-    if _exists(folder, option) and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file. Give a folder with {option}.")
-    _check_place(folder, folder, option)
+    if _exists(folder, "--out") and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file. Give a folder with --out.")
+    _check_place(folder, folder, "--out")
 
 
 def check_output_file(path: str | Path, option: str = "--out") -> None:

@@ -27,7 +27,8 @@ class Carp(nn.Module):
     """The student sees all views, the teacher only the two global ones.
 
     The teacher is an exponential moving average of the student's parameters; its batch norm uses the statistics of its
-    own batches. With `teacher_momentum: 0` the teacher *is* the student, and there is no second forward pass.
+    own batches. With `teacher_momentum: 0` the teacher *is* the student, and there is no second forward pass, unless
+    `zero_momentum: copy` asks for a copy of the student.
     """
 
     def __init__(self, config: ModelSettings, *, shard_seeds: Sequence[int] = ()) -> None:
@@ -46,21 +47,16 @@ class Carp(nn.Module):
             w, teacher_prototypes_KD = [e.detach() for e in z[:2]], prototypes_KD.detach()
         else:
             with torch.no_grad():
-                w = _embed(self.teacher, views[:2])
+                w = self.teacher.embed(views[:2])
                 teacher_prototypes_KD = self.teacher.assigner()
         return Embedded(z, w, prototypes_KD, teacher_prototypes_KD)
 
     def embed_student(self, views: Sequence[Tensor]) -> list[Tensor]:
         """Return only the student's embeddings of the views, [B, D] each."""
-        return _embed(self.student, views)
+        return self.student.embed(views)
 
     @torch.no_grad()
     def update_teacher(self, momentum: float) -> None:
         """Teacher ← momentum · teacher + (1 − momentum) · student, as one multi-tensor operation."""
         if not self.siamese:
             torch._foreach_lerp_(list(self.teacher.parameters()), list(self.student.parameters()), 1.0 - momentum)
-
-
-def _embed(branch: Branch, views: Sequence[Tensor]) -> list[Tensor]:
-    """Embed one view at a time, so that batch norm normalises each view by its own statistics, as in the paper."""
-    return [branch(view) for view in views]

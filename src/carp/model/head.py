@@ -16,7 +16,7 @@ logit, so its N is 2.
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,9 @@ from torch import Tensor
 # are enough to make the cost of kernel launches negligible.
 _CHUNK_ELEMENTS = {"cpu": 2**21, "other": 2**25}
 _UNDERFLOW = {torch.float32: 1e-30, torch.float64: 1e-290}  # below this, ⟨s, t⟩ may have lost precision
+
+Pairs = Literal["sum", "mean"]
+PAIR_FACTOR: dict[Pairs, int] = {"sum": 2, "mean": 1}  # of the mean over ordered pairs of views
 
 
 class GlobalBatch(NamedTuple):
@@ -44,6 +47,7 @@ def fused_loss(
     partition_PN: Tensor,
     *,
     entropy_weight: float,
+    pairs: Pairs = "sum",
     chunk: int | None = None,
     global_batch: GlobalBatch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -56,12 +60,13 @@ def fused_loss(
         teacher_KD: Teacher prototypes, used as given.
         partition_PN: Prototype indices, one row per block.
         entropy_weight: Weight of kl_to_uniform in total.
+        pairs: Whether the consistency of two views is the sum of both directions or their mean.
         chunk: Blocks at a time; by default chosen from the batch size and the block size.
         global_batch: The whole batch, if this process has only some of its images or blocks. The results are then this
             process's contributions to the consistency, to kl_to_uniform and to the gradient.
     """
     wide = (x if x.dtype in _UNDERFLOW else x.float() for x in (z_VBD, prototypes_KD, w_GBD, teacher_KD))
-    total, consistency, kl = _FusedLoss.apply(*wide, partition_PN, entropy_weight, chunk, global_batch)
+    total, consistency, kl = _FusedLoss.apply(*wide, partition_PN, entropy_weight, pairs, chunk, global_batch)
     return total, consistency, kl
 
 
@@ -80,12 +85,13 @@ class _FusedLoss(torch.autograd.Function):
         teacher_KD: Tensor,
         partition_PN: Tensor,
         entropy_weight: float,
+        pairs: Pairs,
         chunk: int | None,
         global_batch: GlobalBatch | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         tensors = z_VBD, prototypes_KD, w_GBD, teacher_KD, partition_PN
         ctx.save_for_backward(*tensors)
-        ctx.settings = entropy_weight, chunk, global_batch, *ctx.needs_input_grad[:2]
+        ctx.settings = entropy_weight, pairs, chunk, global_batch, *ctx.needs_input_grad[:2]
         block_pass = _BlockPass(*tensors, *ctx.settings)
         ctx.gradients = block_pass.grad_z, block_pass.grad_prototypes
         consistency, kl = block_pass.terms()
@@ -100,7 +106,7 @@ class _FusedLoss(torch.autograd.Function):
             block_pass = _BlockPass(*ctx.saved_tensors, *ctx.settings)
             ctx.gradients = block_pass.grad_z, block_pass.grad_prototypes
         gradients, ctx.gradients = ctx.gradients, None
-        return (*(None if g is None else g.mul_(grad_total) for g in gradients), None, None, None, None, None, None)
+        return (*(None if g is None else g.mul_(grad_total) for g in gradients), *[None] * 7)
 
 
 class _Buffers:
@@ -127,6 +133,7 @@ class _BlockPass:
         teacher_KD: Tensor,
         partition_PN: Tensor,
         entropy_weight: float,
+        pairs: Pairs,
         chunk: int | None,
         global_batch: GlobalBatch | None,
         wants_z: bool,
@@ -139,8 +146,9 @@ class _BlockPass:
         self.z, self.w = z_VBD.flatten(0, 1), w_GBD.flatten(0, 1)
         self.prototypes_KD, self.teacher_KD = prototypes_KD, teacher_KD
         self.pairs = [(u, v) for u in range(V) for v in range(G) if u != v]
-        self.pair_weight = 2 / (len(self.pairs) * images * blocks)  # of one pair of views of an image in a block
-        self.mean_weight = entropy_weight / ((V + G) * images * blocks)  # of one assignment in the uniformity term
+        # The weight of one pair of views of an image in a block, and of one assignment in the uniformity term
+        self.pair_weight = PAIR_FACTOR[pairs] / (len(self.pairs) * images * blocks)
+        self.mean_weight = entropy_weight / ((V + G) * images * blocks)
         self.num_assignments = (V + G) * images  # averaged in the mean of a block
         self.grad_z = z_VBD.new_zeros(z_VBD.shape) if wants_z else None
         self.grad_prototypes = torch.empty_like(prototypes_KD) if wants_prototypes else None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from carp.errors import ModelError
-from carp.model.head import GlobalBatch, fused_loss
+from carp.model.head import PAIR_FACTOR, GlobalBatch, Pairs, fused_loss
 
 Embeddings = Tensor | Sequence[Tensor]
 
@@ -35,6 +35,7 @@ def carp_loss(
     partition: Tensor,
     *,
     entropy_weight: float = 1.0,
+    pairs: Pairs = "sum",
     chunk: int | None = None,
     global_batch: GlobalBatch | None = None,
 ) -> LossTerms:
@@ -51,6 +52,7 @@ def carp_loss(
         partition: LongTensor [P, N] of prototype indices, one row per block. Its range and sum are checked. With the
             environment variable CARP_DEBUG=1, it must also contain every prototype exactly once.
         entropy_weight: Weight of `kl_to_uniform`.
+        pairs: `sum` adds both directions of a pair of views (twice the mean over ordered pairs), `mean` averages them.
         chunk: Blocks at a time; by default chosen from the batch size and the block size. It affects only rounding.
         global_batch: The whole batch, if several processes share its images or blocks (`carp.model.shared_loss`).
 
@@ -60,6 +62,7 @@ def carp_loss(
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
     _check(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
+    _check_pairs(pairs)
     if chunk is not None and chunk < 1:
         raise ModelError(f"chunk must be at least 1 block, received {chunk}.")
     terms = fused_loss(
@@ -69,6 +72,7 @@ def carp_loss(
         teacher_prototypes.detach(),
         partition,
         entropy_weight=entropy_weight,
+        pairs=pairs,
         chunk=chunk,
         global_batch=global_batch,
     )
@@ -83,27 +87,31 @@ def reference_loss(
     partition: Tensor,
     *,
     entropy_weight: float = 1.0,
+    pairs: Pairs = "sum",
 ) -> LossTerms:
     """Compute the same loss with the paper's pseudo-code, for reading and for tests.
 
     With p̄ the mean assignment of a block over all views and images, and s_u, t_v the assignments of student view u and
     teacher view v, the terms are means over images and blocks:
 
-        consistency   = 2 · mean over pairs u ≠ v of −log⟨s_u, t_v⟩
+        consistency   = 2 · mean over pairs u ≠ v of −log⟨s_u, t_v⟩, without the factor 2 if `pairs` is `mean`
         kl_to_uniform = log N − H(p̄)
 
     The logarithm is taken of a product of probabilities. Where that product underflows, the loss is infinite and has no
-    gradient; `carp_loss` handles this case in log space.
+    gradient; `carp_loss` handles this case in log space. The authors' code instead clamps the product and p̄ to between
+    ε and 1 − ε, where ε is about 1e-7, so it has no gradient where views agree or disagree completely. CARP does not
+    clamp.
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
     _check(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
+    _check_pairs(pairs)
     s_VBPN = _block_logits(z_VBD, prototypes, partition).softmax(dim=-1)
     t_GBPN = _block_logits(w_GBD, teacher_prototypes.detach(), partition).softmax(dim=-1)
 
     agreement = [
         -torch.log((s_VBPN[u] * t_GBPN[v]).sum(dim=-1)).mean() for u, v in _ordered_pairs(len(s_VBPN), len(t_GBPN))
     ]
-    consistency = 2 * torch.stack(agreement).mean()
+    consistency = PAIR_FACTOR[pairs] * torch.stack(agreement).mean()
     kl = kl_to_uniform(mean_assignment(s_VBPN, t_GBPN))
     return LossTerms(consistency + entropy_weight * kl, consistency, kl)
 
@@ -166,6 +174,11 @@ def _check(z_VBD: Tensor, w_GBD: Tensor, prototypes_KD: Tensor, teacher_KD: Tens
     if wide and len(wide) < 4:
         raise ModelError(f"float64 must be used for all tensors or none, received it for {', '.join(sorted(wide))}.")
     _check_partition(partition_PN, K)
+
+
+def _check_pairs(pairs: str) -> None:
+    if pairs not in PAIR_FACTOR:
+        raise ModelError(f"pairs must be {' or '.join(PAIR_FACTOR)}, received '{pairs}'.")
 
 
 def _check_partition(partition_PN: Tensor, num_prototypes: int) -> None:

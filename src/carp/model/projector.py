@@ -1,6 +1,6 @@
 """The projector g, which maps pooled features to embeddings."""
 
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,15 @@ class Projector(nn.Module):
     starts faster if the first assignments are already uneven (docs/decisions/0005).
     """
 
-    def __init__(self, features: int, hidden: int, embedding: int, *, embedding_scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        features: int,
+        hidden: int,
+        embedding: int,
+        *,
+        init: Literal["default", "truncated_normal"] = "default",
+        embedding_scale: float = 1.0,
+    ) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(features, hidden),
@@ -25,6 +33,11 @@ class Projector(nn.Module):
             nn.GELU(),
             nn.Linear(hidden, embedding),
         )
+        if init == "truncated_normal":
+            for layer in self.layers:
+                if isinstance(layer, nn.Linear):
+                    nn.init.trunc_normal_(layer.weight, std=0.02)
+                    nn.init.zeros_(layer.bias)
         with torch.no_grad():
             last = cast(nn.Linear, self.layers[-1])
             last.weight.mul_(embedding_scale)

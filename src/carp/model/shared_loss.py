@@ -16,17 +16,21 @@ from torch import Tensor
 
 from carp.compute import distributed
 from carp.model.carp import Embedded
-from carp.model.head import GlobalBatch, blocks_per_chunk
+from carp.model.head import GlobalBatch, Pairs, blocks_per_chunk
 from carp.model.loss import LossTerms, carp_loss
 
 
-def shared_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entropy_weight: float) -> LossTerms:
+def shared_loss(
+    embedded: Embedded, partition_PN: Tensor, *, images: int, entropy_weight: float, pairs: Pairs = "sum"
+) -> LossTerms:
     """Compute the loss of `images` images, of which this process has embedded its share; see `carp_loss`."""
     if distributed.world_size() == 1:
-        return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
+        return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, pairs=pairs)
     global_batch = GlobalBatch(images, len(partition_PN), lambda sums: distributed.all_reduce_sum([sums]))
     chunk = _common_chunk(embedded, partition_PN, images)
-    own = carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, chunk=chunk, global_batch=global_batch)
+    own = carp_loss(
+        *embedded, partition_PN, entropy_weight=entropy_weight, pairs=pairs, chunk=chunk, global_batch=global_batch
+    )
     consistency = own.consistency.clone()
     distributed.all_reduce_sum([consistency])
     return LossTerms(own.total + (consistency - own.consistency), consistency, own.kl_to_uniform)
@@ -42,7 +46,9 @@ def _common_chunk(embedded: Embedded, partition_PN: Tensor, images: int) -> int:
     return blocks_per_chunk(views, distributed.largest_share(images), partition_PN.shape[1], device)
 
 
-def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entropy_weight: float) -> LossTerms:
+def sharded_loss(
+    embedded: Embedded, partition_PN: Tensor, *, images: int, entropy_weight: float, pairs: Pairs = "sum"
+) -> LossTerms:
     """Compute the same loss if every process holds the prototypes of its own blocks only.
 
     Embeddings are communicated instead of gradients: every process gathers all embeddings and computes its own blocks,
@@ -50,7 +56,7 @@ def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entro
     no communication.
     """
     if distributed.world_size() == 1:
-        return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight)
+        return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, pairs=pairs)
     z_BVD = cast(Tensor, _JoinImages.apply(torch.stack(embedded.z, dim=1)))
     w_BGD = distributed.all_gather_rows(torch.stack(embedded.w, dim=1))
     global_batch = GlobalBatch(images, len(partition_PN) * distributed.world_size(), lambda _: None)
@@ -61,6 +67,7 @@ def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, entro
         embedded.teacher_prototypes_KD,
         partition_PN,
         entropy_weight=entropy_weight,
+        pairs=pairs,
         global_batch=global_batch,
     )
     all_terms = torch.stack(own).detach().clone()

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from carp.config import HeadSettings
-from carp.errors import MissingExtraError
-from carp.files.atomic import replacing
+from carp.report.figures.canvas import BRANCHES, GREY, STUDENT, TEACHER, new_figure, save_figure, tidy
 
-_STUDENT, _TEACHER, _GREY = "#1f77b4", "#ff7f0e", "#555555"
 _GOOD, _WARNING, _BAD = "#2a7a2a", "#a86400", "#b02020"
 _COLOURS = {"healthy": _GOOD, "collapsed": _BAD, "not learning": _BAD}
 _BASELINES = {"knn_raw_pixels": ("raw pixels", "--"), "knn_untrained": ("untrained encoder", ":")}
@@ -17,35 +15,28 @@ _BASELINES = {"knn_raw_pixels": ("raw pixels", "--"), "knn_untrained": ("untrain
 
 def plot_run(metrics: list[dict[str, Any]], config: HeadSettings, path: Path) -> None:
     """Draw the metrics of a run as a PNG."""
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
-        from matplotlib.layout_engine import ConstrainedLayoutEngine  # noqa: PLC0415
-    except ImportError:
-        raise MissingExtraError("matplotlib is not installed. Run `pip install 'carp-ssl[log]'`.") from None
     losses = [m for m in metrics if "loss" in m]
     knn = [m for m in metrics if "knn_student" in m]
-    margins = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)  # inches, between panels and around them
-    figure = Figure(figsize=(11 if knn else 6, 4.4), layout=margins)
+    figure = new_figure(11 if knn else 6, 4.4)
     axes = figure.subplots(1, 2 if knn else 1, squeeze=False)[0]
     _draw_losses(axes[0], losses, config)
     if knn:
         _draw_knn(axes[1], knn, _baselines(metrics))
     if verdicts := [m for m in metrics if "cause" in m]:
         _write_verdict(figure, verdicts[-1], width=130 if knn else 70)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=120, format="png")
+    save_figure(figure, path)
 
 
 def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: HeadSettings) -> None:
     steps = [m["step"] for m in losses]
     limit = math.log(max(2, config.block_size))
-    axis.plot(steps, [m["consistency"] for m in losses], color=_STUDENT, label="consistency")
-    axis.plot(steps, [m["kl_to_uniform"] for m in losses], color=_TEACHER, label="kl_to_uniform")
-    axis.axhline(2 * limit, color=_STUDENT, ls=":", lw=1, label="uniform assignments (2 ln $N_B$)")
-    axis.axhline(limit, color=_TEACHER, ls=":", lw=1, label="one prototype takes all (ln $N_B$)")
+    axis.plot(steps, [m["consistency"] for m in losses], color=STUDENT, label="consistency")
+    axis.plot(steps, [m["kl_to_uniform"] for m in losses], color=TEACHER, label="kl_to_uniform")
+    axis.axhline(2 * limit, color=STUDENT, ls=":", lw=1, label="uniform assignments (2 ln $N_B$)")
+    axis.axhline(limit, color=TEACHER, ls=":", lw=1, label="one prototype takes all (ln $N_B$)")
     axis.set(xlabel="step", ylabel="nats", title="Loss terms and their limits", ylim=(0, 2.3 * limit))
     axis.legend(fontsize=8, frameon=False)
-    _tidy(axis)
+    tidy(axis)
 
 
 def _baselines(metrics: list[dict[str, Any]]) -> dict[str, float]:
@@ -56,31 +47,22 @@ def _baselines(metrics: list[dict[str, Any]]) -> dict[str, float]:
 def _draw_knn(axis: Any, knn: list[dict[str, Any]], baselines: dict[str, float]) -> None:
     epochs = [m["epoch"] for m in knn]
     start = {"epoch": 0, "knn": baselines["knn_untrained"]} if baselines else None
-    for name, label, colour, marker in (
-        ("knn_student", "student (θ)", _STUDENT, "o"),
-        ("knn_teacher", "teacher (ξ)", _TEACHER, "s"),
-    ):
-        if name in knn[-1]:
+    for branch, (label, colour, marker) in BRANCHES.items():
+        if (name := f"knn_{branch}") in knn[-1]:
             values = [100 * m[name] for m in knn]
             if start:  # both start as the untrained encoder
                 axis.plot([0, epochs[0]], [100 * start["knn"], values[0]], color=colour, lw=1, alpha=0.5)
             axis.plot(epochs, values, color=colour, marker=marker, ms=4, label=label)
     for name, value in baselines.items():
         label, style = _BASELINES[name]
-        axis.axhline(100 * value, color=_GREY, ls=style, lw=1.3, label=f"{label}, {value:.1%}", zorder=1)
+        axis.axhline(100 * value, color=GREY, ls=style, lw=1.3, label=f"{label}, {value:.1%}", zorder=1)
     axis.locator_params(axis="x", integer=True, min_n_ticks=1)  # there is no epoch 2.5
     axis.set(xlabel="epoch", ylabel="k-NN top-1 accuracy, %", title="k-NN and its baselines")
     axis.legend(fontsize=8, frameon=False)
-    _tidy(axis)
+    tidy(axis)
 
 
 def _write_verdict(figure: Any, line: dict[str, Any], *, width: int) -> None:
     """Write the last verdict and its cause above the panels."""
     text = textwrap.fill(f"{line['health']}: {line['cause']}", width)
     figure.suptitle(text, fontsize=10, color=_COLOURS.get(line["health"], _WARNING))
-
-
-def _tidy(axis: Any) -> None:
-    axis.title.set_size(11)
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)

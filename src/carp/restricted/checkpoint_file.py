@@ -8,6 +8,7 @@ import pickle
 import re
 import struct
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def read_checkpoint(path: Path) -> Any:
     except (Damaged, SafetensorError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         said = f"{_one_line(error, 120) or type(error).__name__}"
         raise CheckpointError(f"{path} is damaged or incomplete ({said}). Download it again.") from error
+
+
+def refuse_claims(path: Path, tensors: Iterable[Tensor], remedy: str) -> None:
+    """Refuse tensors larger than the file: one number repeated over a large shape could exhaust memory."""
+    held, size = sum(t.numel() * t.element_size() for t in tensors), path.stat().st_size
+    if held > size:
+        raise CheckpointError(
+            f"{path} is refused: it has {size:,} bytes but claims {held:,} bytes of weights. {remedy}"
+        )
 
 
 def _kind(path: Path) -> str:

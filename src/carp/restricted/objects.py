@@ -15,6 +15,26 @@ class Dropped:
     __slots__ = ()
 
 
+class Arguments:
+    """Stands for an `argparse.Namespace`: keeps the values that are numbers, strings or flat lists of these."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def keep(self, state: Any) -> None:
+        """Copy the plain values of the state."""
+        for name, value in state.items() if isinstance(state, dict) else ():
+            if isinstance(name, str) and _is_plain(value):
+                self.values[name] = value
+
+
+def _is_plain(value: Any) -> bool:
+    parts = value if type(value) in (list, tuple) else [value]
+    return all(type(part) in (str, int, float, bool, type(None)) for part in parts)
+
+
 class Named:
     """A callable on the stack, with its name."""
 

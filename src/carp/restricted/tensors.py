@@ -1,7 +1,8 @@
 """The names in PyTorch's pickles: tensors become views of the file, other objects become empty placeholders.
 
-Classes that people store with their weights (`argparse.Namespace`, NumPy scalars, paths, configurations) are replaced
-by empty objects, and special dictionaries by plain ones. A file with any other name is refused.
+Classes that people store with their weights (NumPy scalars, paths, configurations) are replaced by empty objects, and
+special dictionaries by plain ones. Of an `argparse.Namespace`, the plain values are kept. A file with any other name is
+refused.
 """
 
 import re
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from carp.restricted.arrays import latin1_bytes
 from carp.restricted.budget import Budget, Damaged, Refused
-from carp.restricted.objects import Dropped, Named, check_key
+from carp.restricted.objects import Arguments, Dropped, Named, check_key
 
 _TENSOR = 2000  # bytes of a tensor's description
 _MAPPING = 600
@@ -24,8 +25,7 @@ METADATA = "_metadata"  # where PyTorch keeps the versions of modules in a state
 ReadStorage = Callable[[str, torch.dtype, int, Budget], Tensor]  # (key, type, number of elements) → flat tensor
 
 _INERT = re.compile(
-    r"argparse\.Namespace"
-    r"|types\.SimpleNamespace"
+    r"types\.SimpleNamespace"
     r"|pathlib\.(_local\.)?(Pure)?(Posix|Windows)?Path"
     r"|datetime\.(date|datetime|timedelta|timezone)"
     r"|typing\.\w+"
@@ -117,6 +117,8 @@ class TorchNames:
         }
         if full in containers:
             return Named(full, containers[full])
+        if full == "argparse.Namespace":
+            return Named(full, lambda *_arguments: Arguments())
         if _INERT_MAPPING.fullmatch(full):
             return Named(full, lambda *_arguments: _mapping((), budget))
         if _INERT.fullmatch(full):
@@ -129,11 +131,13 @@ class TorchNames:
         )
 
     def build(self, target: Any, state: Any, _budget: Budget) -> None:
-        """Keep the metadata of a state dict; drop all other state."""
+        """Keep the metadata of a state dict and the plain values of a namespace; drop all other state."""
         if isinstance(target, Named | type(None) | str | int | float | bytes | tuple):
             raise Refused(f"it sets the state of a {type(target).__name__}")
         if isinstance(target, StateDict) and isinstance(state, dict):
             target._metadata = state.get(METADATA)
+        if isinstance(target, Arguments):
+            target.keep(state)
 
     def persistent(self, number: Any, budget: Budget) -> Any:
         """Return the elements of a storage."""

@@ -3,9 +3,12 @@
 A checkpoint is a folder `step-00000123` with `tensors.safetensors` and `manifest.json`. It is written under a temporary
 name, synced, then renamed, so a folder of that name is complete. The manifest holds the SHA-256 of the tensors and of
 itself. A checkpoint that does not match is reported, and the one before it is used. Nothing is unpickled.
+
+The checkpoint of an epoch that is kept for good (a milestone) says so by its name: `step-00000123-epoch-25`.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from carp.files.digests import sha256_of_file, sha256_of_json
 
 FORMAT = 1
 _TENSORS, _MANIFEST = "tensors.safetensors", "manifest.json"
+_NAME = re.compile(r"step-(\d+)(-epoch-\d+)?")
 
 
 @dataclass(frozen=True)
@@ -33,12 +37,18 @@ class Checkpoint:
     state: dict[str, Any]
 
 
-def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
-    """Write a checkpoint into `folder` and remove all but the newest `keep`.
+def save(folder: Path, checkpoint: Checkpoint, *, keep: int, milestone: int | None = None) -> Path:
+    """Write a checkpoint into `folder` and remove all but the newest `keep` and the milestones.
 
     If anything fails, the folder holds what it held before.
+
+    Args:
+        folder: Of the checkpoints.
+        checkpoint: The state after a step.
+        keep: The number of checkpoints to keep.
+        milestone: The epoch that ends here, if its checkpoint is kept for good.
     """
-    final = folder / f"step-{checkpoint.step:08d}"
+    final = folder / (f"step-{checkpoint.step:08d}" + ("" if milestone is None else f"-epoch-{milestone}"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder)
@@ -61,12 +71,22 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int) -> Path:
         ) from error
     whole = list_checkpoints(folder)
     place = whole.index(final)
-    for unwanted in (
-        *whole[: max(0, place + 1 - keep)],
-        *whole[place + 1 :],
-    ):  # later ones are damaged and were skipped
+    old = [path for path in whole[: max(0, place + 1 - keep)] if not is_milestone(path)]
+    for unwanted in (*old, *whole[place + 1 :]):  # later ones are damaged and were skipped
         shutil.rmtree(unwanted, ignore_errors=True)
     return final
+
+
+def is_milestone(path: Path) -> bool:
+    """Return whether a checkpoint is kept for good."""
+    match = _NAME.fullmatch(path.name)
+    return match is not None and match[2] is not None
+
+
+def step_of(path: Path) -> int | None:
+    """Return the step of a checkpoint by its name; None for a folder that CARP did not name."""
+    match = _NAME.fullmatch(path.name)
+    return None if match is None else int(match[1])
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -46,6 +46,7 @@ class ResumableLoop(Generic[Batch]):
         save: Saves the state after a number of steps; None if nothing is kept. Every process calls it.
         save_seconds: The longest time between two saves.
         save_steps: The largest number of steps between two saves.
+        must_save: Whether the state after this number of steps is saved in any case.
         work_follows: Whether the last step is not the end of the command. A signal during the last step then stops the
             command, too.
         progress: Called with (done, total) after every step.
@@ -60,6 +61,7 @@ class ResumableLoop(Generic[Batch]):
     save: Callable[[int], None] | None
     save_seconds: float
     save_steps: int | None = None
+    must_save: Callable[[int], bool] = lambda _done: False
     work_follows: bool = False
     progress: Callable[[int, int], None] = lambda _done, _total: None
     describe: Callable[[int, int], str] = lambda done, total: f"step {done} of {total}"
@@ -95,7 +97,7 @@ class ResumableLoop(Generic[Batch]):
 
     def _is_due(self, saved_at: float) -> bool:
         by_steps = self.save_steps is not None and self._done % self.save_steps == 0
-        return by_steps or time.monotonic() - saved_at >= self.save_seconds
+        return by_steps or self.must_save(self._done) or time.monotonic() - saved_at >= self.save_seconds
 
     def _agree(self, stopped_by: int, due: bool) -> tuple[int, bool]:
         """A signal to one process stops all of them at the same step; all save at once; and all must be in step."""

@@ -5,7 +5,7 @@ run.json         command, versions, seed, git state, data
 metrics.jsonl    one line per measurement
 threads.jsonl    one line per change of the number of threads
 quarantine.jsonl one line per image that could not be read, with the reason
-checkpoints/     the newest few
+checkpoints/     the newest few, and those of the epochs in keep_epochs
 index/           cached positions of the images (rebuilt when missing)
 plots.png        curves, drawn at the end
 """
@@ -30,8 +30,10 @@ from carp.errors import CarpWarning, CheckpointError
 from carp.files.atomic import write_atomic
 from carp.files.lock import LockHeldError, held
 from carp.files.regular import read_text
+from carp.images.loading.order import steps_in_epoch
 from carp.images.source import Source
-from carp.runs.checkpoint import Checkpoint, list_checkpoints, load_newest
+from carp.runs.checkpoint import Checkpoint, is_milestone, list_checkpoints, load, load_newest, step_of
+from carp.runs.epoch_argument import split_epoch
 from carp.runs.thread_log import THREADS
 
 INDEX = "index"  # of the run folder: cached positions of the images
@@ -41,30 +43,66 @@ _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder that was opened."""
+    """A run folder that was opened, as it is now or as it was at the end of an epoch."""
 
     folder: Path
     config: Config
     info: dict[str, Any]
+    epoch: int | None = None
+    """Of its checkpoint, counted from 1; None is the newest one."""
 
     def __repr__(self) -> str:
         images = f"{self.info['data']['images']:,} images of {self.info['data']['name']}"
-        return f"Run('{self.folder}', {self.config.encoder}, {self.config.epochs} epochs, {images})"
+        at = "" if self.epoch is None else f"@{self.epoch}"
+        return f"Run('{self.folder}{at}', {self.config.encoder}, {self.config.epochs} epochs, {images})"
 
     @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
         return self.folder / "checkpoints"
 
-    def newest(self) -> Checkpoint:
-        """Load the newest whole checkpoint."""
+    @property
+    def steps_per_epoch(self) -> int:
+        """The number of steps in an epoch."""
+        return max(1, steps_in_epoch(int(self.info["data"]["images"]), self.config.batch_size))
+
+    def epochs(self) -> dict[int, Path]:
+        """Return the epochs that have a checkpoint at their end, in order."""
+        steps = {path: step for path in list_checkpoints(self.checkpoints) if (step := step_of(path))}
+        return {step // self.steps_per_epoch: path for path, step in steps.items() if step % self.steps_per_epoch == 0}
+
+    def kept_epochs(self) -> list[int]:
+        """Return those epochs whose checkpoints are kept for good (`keep_epochs`), and the newest one."""
+        found = self.epochs()
+        return [epoch for epoch, path in found.items() if is_milestone(path) or epoch == max(found)]
+
+    def checkpoint(self) -> Checkpoint:
+        """Load the checkpoint of the epoch, or the newest whole one."""
+        path = self.checkpoint_path()
+        checkpoint = self._newest() if path is None else load(path)
+        self._refuse_changed_settings(checkpoint)
+        return checkpoint
+
+    def checkpoint_path(self) -> Path | None:
+        """Return the checkpoint of the epoch, or raise if there is none; None for the newest one."""
+        if self.epoch is None:
+            return None
+        found = self.epochs()
+        if self.epoch not in found:
+            existing = f"Epochs that exist: {', '.join(map(str, found))}" if found else "No epoch has one"
+            raise CheckpointError(
+                f"the run {self.folder} has no checkpoint at the end of epoch {self.epoch}. {existing}; train with "
+                "keep_epochs to keep others."
+            )
+        return found[self.epoch]
+
+    def _newest(self) -> Checkpoint:
         checkpoint, problems = load_newest(self.checkpoints)
         if checkpoint is None:
             why = " ".join(problems) or "it has not written one yet."
             raise CheckpointError(f"the run {self.folder} has no checkpoint to load: {why}")
         for problem in problems:
-            warnings.warn(problem, CarpWarning, stacklevel=2)
-        self._refuse_changed_settings(checkpoint)
+            warnings.warn(problem, CarpWarning, stacklevel=3)
         return checkpoint
 
     def _refuse_changed_settings(self, checkpoint: Checkpoint) -> None:
@@ -79,13 +117,13 @@ class Run:
 
 
 def is_run(path: Path | str) -> bool:
-    """Return whether a path is a run folder."""
-    return (Path(path) / "config.yaml").is_file()
+    """Return whether a path is a run folder, or `RUN@25`."""
+    return (split_epoch(path)[0] / "config.yaml").is_file()
 
 
-def open_run(folder: Path | str) -> Run:
-    """Read the configuration and description of a run."""
-    folder = Path(folder)
+def open_run(run: Path | str) -> Run:
+    """Read the configuration and description of a run; `RUN@25` is the run at the end of epoch 25."""
+    folder, epoch = split_epoch(run)
     config_path, info_path = folder / "config.yaml", folder / "run.json"
     if not config_path.is_file():
         what = "there is no folder or file" if not folder.exists() else "this is not a run folder (no config.yaml):"
@@ -100,7 +138,7 @@ def open_run(folder: Path | str) -> Run:
             raise TypeError("the name and the fingerprint of the images must be text")
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise CheckpointError(f"cannot read {info_path}: {type(error).__name__}, {error}") from error
-    return Run(folder, resolve(read_yaml(config_path), num_images=num_images), info)
+    return Run(folder, resolve(read_yaml(config_path), num_images=num_images), info, epoch)
 
 
 def config_of(folder: Path | None) -> Config | None:

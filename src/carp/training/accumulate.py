@@ -3,6 +3,7 @@
 `exact`: the loss of the whole batch, whatever the micro-batch. All micro-batches are embedded without gradient, the
 head runs once over all embeddings, and their gradients are fed back while every micro-batch is embedded again.
 `fast`: the mean of the micro-batches' own losses, each with its own mean assignment; one pass instead of two.
+`independent` is `fast` with a partition for every micro-batch: the loss is given the number of the micro-batch.
 
 Batch norm sees one micro-batch at a time in both. Its running statistics, and the teacher, are updated as if every
 micro-batch had been seen once. If several processes share the batch, all have the same number of micro-batches, and the
@@ -24,7 +25,8 @@ from carp.model.loss import LossTerms
 
 Views = Sequence[Tensor]
 Prepare = Callable[[int, Views], list[Tensor]]  # number of the micro-batch, raw views → views as the model takes them
-Loss = Callable[[Embedded, int], LossTerms]  # embeddings and the number of images that all processes have of them
+# Number of the micro-batch (0 for the whole batch), embeddings, number of images that all processes have of them
+Loss = Callable[[int, Embedded, int], LossTerms]
 
 
 class MicroBatch(NamedTuple):
@@ -41,23 +43,30 @@ class Accumulated(NamedTuple):
     terms: LossTerms
     z_VBD: Tensor
     prototypes_KD: Tensor
+    w: list[Tensor]
+    teacher_prototypes_KD: Tensor
 
 
-def accumulate_fast(model: Carp, micro_batches: Sequence[MicroBatch], prepare: Prepare, loss: Loss) -> Accumulated:
-    """Add the gradient of every micro-batch's own loss, weighted by its share of the images."""
+def accumulate_fast(
+    model: Carp, micro_batches: Sequence[MicroBatch], prepare: Prepare, loss: Loss, *, scale: float = 1.0
+) -> Accumulated:
+    """Add the gradient of every micro-batch's own loss, weighted by its share of the images, times `scale`."""
     num_images = sum(images for _, images in micro_batches)
     sums: list[Tensor] = []
     for i, (views, images) in enumerate(micro_batches):
         embedded: Embedded = model(prepare(i, views))
-        terms, share = loss(embedded, images), images / num_images
-        (terms.total * share).backward()  # type: ignore[no-untyped-call]
+        terms, share = loss(i, embedded, images), images / num_images
+        (terms.total * (share * scale)).backward()  # type: ignore[no-untyped-call]
         sums.append(torch.stack(terms).detach() * share)
     z_VBD = torch.stack(embedded.z).detach()
-    return Accumulated(LossTerms(*torch.stack(sums).sum(dim=0)), z_VBD, embedded.prototypes_KD.detach())
+    terms = LossTerms(*torch.stack(sums).sum(dim=0))
+    return Accumulated(terms, z_VBD, embedded.prototypes_KD.detach(), embedded.w, embedded.teacher_prototypes_KD)
 
 
-def accumulate_exact(model: Carp, micro_batches: Sequence[MicroBatch], prepare: Prepare, loss: Loss) -> Accumulated:
-    """Add the gradient of the loss of the whole batch."""
+def accumulate_exact(
+    model: Carp, micro_batches: Sequence[MicroBatch], prepare: Prepare, loss: Loss, *, scale: float = 1.0
+) -> Accumulated:
+    """Add the gradient of the loss of the whole batch, times `scale`."""
     with torch.no_grad(), _frozen_statistics(model.student):
         parts: list[Embedded] = [model(prepare(i, views)) for i, (views, _) in enumerate(micro_batches)]
     z_VBD = _join([part.z for part in parts]).requires_grad_()
@@ -67,8 +76,8 @@ def accumulate_exact(model: Carp, micro_batches: Sequence[MicroBatch], prepare: 
         model.student.assigner(),
         parts[0].teacher_prototypes_KD,
     )
-    terms = loss(whole, sum(images for _, images in micro_batches))
-    terms.total.backward()  # type: ignore[no-untyped-call]
+    terms = loss(0, whole, sum(images for _, images in micro_batches))
+    (terms.total * scale).backward()  # type: ignore[no-untyped-call]
     assert z_VBD.grad is not None
     start = 0
     for i, (views, _) in enumerate(micro_batches):
@@ -76,7 +85,8 @@ def accumulate_exact(model: Carp, micro_batches: Sequence[MicroBatch], prepare: 
         gradients = z_VBD.grad[:, start : start + len(views[0])]
         torch.autograd.backward(z, list(gradients.unbind()))
         start += len(views[0])
-    return Accumulated(LossTerms(*(term.detach() for term in terms)), z_VBD.detach(), whole.prototypes_KD.detach())
+    terms = LossTerms(*(term.detach() for term in terms))
+    return Accumulated(terms, z_VBD.detach(), whole.prototypes_KD.detach(), whole.w, whole.teacher_prototypes_KD)
 
 
 def _join(parts: Sequence[Sequence[Tensor]]) -> Tensor:

@@ -1,7 +1,7 @@
 """The measurements at the start of a run, so that it is judged by what has changed since. Part of every checkpoint."""
 
 import math
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from carp.training.health import Diagnosis, Health, Knn, Progress, Verdict, diagnose
 
 _SAMPLE = 4096  # weights per tensor
+IMPORTED_AT = "imported_at"
 _RECENT = 3  # measurements that are averaged
+_WEIGHTS = "course.weights"  # tensor in the checkpoints of a run that began with imported weights
 _SMALLEST_ERROR = 1e-3  # of agreement: its estimate is 0 where agreement is perfect from the start
 
 
@@ -21,6 +23,7 @@ class Course:
     def __init__(self, untrained: nn.Module) -> None:
         """`untrained` is the encoder before its first step; afterwards it may be trained or loaded."""
         self._encoder, self._weights = untrained, _sample(untrained)
+        self.imported_at = 0  # the first step of a run that began with imported weights
         self.start: Health | None = None
         self.recent: list[tuple[float, float]] = []  # agreement and its error, of the last measurements after the start
         self.baselines: dict[str, float] = {}
@@ -30,11 +33,12 @@ class Course:
 
     def judge(self, step: int, health: Health) -> Diagnosis:
         """Judge a run after `step` steps."""
-        if step <= 1:
+        if step <= 1 or (self.imported_at and self.start is None):
             self.start = health
         else:
             self.recent = [*self.recent, (health.agreement, health.agreement_error)][-_RECENT:]
-        self.progress = Progress(step, self.start, self._gain(), self._weight_change(), self._knn())
+        done = step - self.imported_at
+        self.progress = Progress(done, self.start, self._gain(), self._weight_change(), self._knn())
         diagnosis = diagnose(health, self.progress)
         collapsed = diagnosis.verdict is Verdict.COLLAPSED
         self.collapsed_in_a_row = self.collapsed_in_a_row + 1 if collapsed else 0
@@ -59,7 +63,9 @@ class Course:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs. The initial weights are left out, as the seed reproduces them."""
+        imported = {IMPORTED_AT: self.imported_at} if self.imported_at else {}
         return {
+            **imported,
             "collapsed_in_a_row": self.collapsed_in_a_row,
             "health_at_start": self.start.as_dict() if self.start else None,
             "recent_agreement": self.recent,
@@ -67,11 +73,19 @@ class Course:
             "knn": self.knn,
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned; checkpoints of older versions contain less."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the initial weights if they were imported, because no seed reproduces those."""
+        return {_WEIGHTS: self._weights} if self.imported_at else {}
+
+    def restore(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Restore what `state` and `tensors` returned, with the encoder as it was; older versions stored less."""
+        self.imported_at = state.get(IMPORTED_AT, 0)
+        if self.imported_at:
+            self._weights = tensors[_WEIGHTS].to(self._weights) if _WEIGHTS in tensors else _sample(self._encoder)
         self.collapsed_in_a_row = state["collapsed_in_a_row"]
         start = state.get("health_at_start") or {}
-        known = start.keys() == {field.name for field in fields(Health)}
+        required = {field.name for field in fields(Health) if field.default is MISSING}
+        known = required <= start.keys() <= {field.name for field in fields(Health)}
         self.start = Health(**start) if known else None
         self.recent = [(agreement, error) for agreement, error in state.get("recent_agreement", [])]
         self.baselines, self.knn = state.get("knn_baselines", {}), state.get("knn", {})

@@ -1,8 +1,8 @@
 """Is this run learning? Numbers at little cost, and a verdict with its cause and the setting to change.
 
 Limits: with N prototypes in a block, `kl_to_uniform` lies between 0 (all used evenly) and ln N (one takes all);
-`consistency` is near 2 ln N while assignments are uniform ("loss stuck at ln K") and near 0 when they are certain
-and agree. A block of one prototype has two outcomes, so its limit is ln 2.
+the mean consistency of a pair of views is near ln N while assignments are uniform ("loss stuck at ln K") and near 0
+when they are certain and agree. A block of one prototype has two outcomes, so its limit is ln 2.
 
 Shapes: V views, B images, D embedding, K prototypes, P blocks, N prototypes in a block.
 """
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carp.compute.device import has_float64
+from carp.model.certainty import certainty
 
 _DUPLICATE_COSINE = 0.99
 _DUPLICATE_SAMPLE = 256
@@ -48,7 +49,7 @@ class Verdict(StrEnum):
 class Health:
     """Measurements of one step; shares are between 0 and 1."""
 
-    uncertainty: float  # consistency / (2 ln N): 1 = assignments are uniform or disagree, 0 = certain and equal
+    uncertainty: float  # consistency of a pair / ln N: 1 = assignments are uniform or disagree, 0 = certain and equal
     imbalance: float  # kl_to_uniform / ln N: 0 = prototypes used evenly, 1 = one prototype takes all
     prototypes_used: float  # share of prototypes that some view prefers in their block
     prototypes_used_if_even: float  # the same if every view chose at random
@@ -58,8 +59,13 @@ class Health:
     spread: float  # of the embeddings' directions: 0 = all alike, 1 = all over the sphere
     agreement: float  # chance that a view is nearer to the other view of its image than to that of another image
     agreement_error: float  # standard error of it
+    # The next four are None in records of older versions; no verdict depends on them
+    certainty: float | None = None  # mean over images and blocks of the student's largest assignment
+    entropy: float | None = None  # mean entropy of the student's assignments / ln N: 1 = uniform, 0 = certain
+    teacher_certainty: float | None = None
+    teacher_entropy: float | None = None
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float | None]:
         """For the metrics file."""
         return asdict(self)
 
@@ -97,15 +103,30 @@ class Diagnosis:
 
 
 @torch.no_grad()
-def measure(consistency: float, kl: float, z_VBD: Tensor, prototypes_KD: Tensor, partition_PN: Tensor) -> Health:
-    """Measure the health of one step from what the loss has seen; two views are enough."""
+def measure(
+    consistency: float,
+    kl: float,
+    z_VBD: Tensor,
+    prototypes_KD: Tensor,
+    partition_PN: Tensor,
+    teacher: tuple[Tensor, Tensor] | None = None,
+) -> Health:
+    """Measure the health of one step from what the loss has seen; two views are enough.
+
+    `consistency` is the mean over pairs of views, whatever `pairs` is. `teacher` has the teacher's embeddings [V, B, D]
+    and prototypes [K, D].
+    """
     x = F.normalize(z_VBD[0].float(), dim=-1)
     B, D = x.shape
     limit = math.log(max(2, partition_PN.shape[1]))
     choices = 2 * B
     agreement, error = _agreement(z_VBD[:2])
+    own = certainty(z_VBD[:2, :_COMPARED_IMAGES].flatten(0, 1), prototypes_KD, partition_PN)
+    of_teacher = None
+    if teacher is not None:
+        of_teacher = certainty(teacher[0][:2, :_COMPARED_IMAGES].flatten(0, 1), teacher[1], partition_PN)
     return Health(
-        uncertainty=consistency / (2 * limit),
+        uncertainty=consistency / limit,
         imbalance=kl / limit,
         prototypes_used=_share_used(z_VBD[:2].flatten(0, 1), prototypes_KD, partition_PN),
         prototypes_used_if_even=1 - (1 - 1 / max(2, partition_PN.shape[1])) ** choices,
@@ -115,6 +136,10 @@ def measure(consistency: float, kl: float, z_VBD: Tensor, prototypes_KD: Tensor,
         spread=float(x.std(dim=0, unbiased=False).square().sum().sqrt()),
         agreement=agreement,
         agreement_error=error,
+        certainty=own.largest,
+        entropy=own.entropy,
+        teacher_certainty=of_teacher and of_teacher.largest,
+        teacher_entropy=of_teacher and of_teacher.entropy,
     )
 
 

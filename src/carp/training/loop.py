@@ -13,6 +13,7 @@ from carp.errors import CheckpointError, CollapseError
 from carp.images.loading.loader import Batch, Loader
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Carp
+from carp.model.strided_convolutions import select_pixels_first
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
 from carp.runs.checkpoint import Checkpoint
@@ -50,6 +51,8 @@ def build_model(config: Config, device: torch.device) -> Carp:
         synchronise(model, device)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
+        if device.type == "cpu":
+            select_pixels_first(model)
     return model.to(device)
 
 
@@ -81,6 +84,7 @@ class Training:
         if config.compile:
             self.model.student.encoder.compile()
         self.stepper = Stepper(self.model, self.optimiser, self.schedules, config, device)
+        self.stepper.loss_scale.restore(saved)
 
     def run(self, validate: Validate | None = None) -> None:
         """Train to the end; raise if a signal, a collapse or a number that is not finite ends the run early."""
@@ -97,6 +101,7 @@ class Training:
                 save=lambda _: self.save(),
                 save_seconds=60 * self.config.checkpoint_minutes,
                 save_steps=self.config.checkpoint_steps,
+                must_save=lambda step: self._milestone(step) is not None,
                 mark=lambda: self.stepper.mark,
             ).run()
         if self.diagnosis is not None:
@@ -133,6 +138,7 @@ class Training:
             "metrics_length": self.log.sync(),
             "metrics_crc32": self.log.checksum,
             **self.course.state(),
+            **self.stepper.loss_scale.state(),
             "seed": self.config.seed,
             "settings": decisive(self.config),
             "epoch": self.step // self.loader.steps_per_epoch,
@@ -140,7 +146,13 @@ class Training:
             "processes": distributed.world_size(),
         }
         point = Checkpoint(self.step, tensors, state)
-        checkpoints.save(self.checkpoints, point, keep=self.config.keep_checkpoints)
+        keep, milestone = self.config.keep_checkpoints, self._milestone(self.step)
+        checkpoints.save(self.checkpoints, point, keep=keep, milestone=milestone)
+
+    def _milestone(self, step: int) -> int | None:
+        """The epoch that ends after this number of steps, if its checkpoint is kept for good."""
+        epoch, place = divmod(step, self.loader.steps_per_epoch)
+        return epoch if place == 0 and epoch and self.config.keeps(epoch) else None
 
     def _resume(self) -> dict[str, Any]:
         """Load the newest whole checkpoint, if any, and return its state."""
@@ -153,12 +165,12 @@ class Training:
                 )
             return {}
         self.step = point.step
-        self.course.restore(point.state)
         tensors = own_rows(point.tensors, self.config)
         module = {k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")}
         if self.model.siamese:
             module |= {k.replace("student.", "teacher.", 1): v for k, v in module.items()}
         self.model.load_state_dict(module)
+        self.course.restore(point.state, tensors)
         moments = {k.removeprefix("optimiser."): v for k, v in tensors.items() if k.startswith("optimiser.")}
         load_optimiser_tensors(self.optimiser, self.model, moments)
         self.display.say(f"resuming at step {self.step} of {self.schedules.num_steps}")
@@ -191,19 +203,25 @@ class Training:
         if self.model.siamese:  # one set of weights under two names; store it once
             model = {name: t for name, t in model.items() if not name.startswith("model.teacher.")}
         moments = optimiser_tensors(self.optimiser, self.model)
-        return all_rows(model | {f"optimiser.{name}": tensor for name, tensor in moments.items()}, self.config)
+        moments = {f"optimiser.{name}": tensor for name, tensor in moments.items()}
+        return all_rows(model | moments, self.config) | self.course.tensors()
 
     def _record(self, batch: Batch, result: StepResult) -> None:
+        scale = self.stepper.loss_scale
+        if not result.applied:
+            self.log.write(batch.step, {"epoch": batch.epoch, "skipped": True, "loss_scale": scale.value})
+            self.display.say(f"step {batch.step} was skipped: its gradient overflows in fp16 ({scale})")
         if batch.step % self.config.log_steps == 0 or self.step == self.schedules.num_steps:
             values = {
                 "epoch": batch.epoch,
                 "loss": result.loss,
                 "consistency": result.consistency,
                 "kl_to_uniform": result.kl_to_uniform,
-                "gradient_norm": result.gradient_norm,
+                "gradient_norm": result.gradient_norm if result.applied else None,
                 "lr": result.lr,
                 "teacher_momentum": result.teacher_momentum,
                 "entropy_weight": result.entropy_weight,
+                **({"loss_scale": scale.value} if scale.active else {}),
             }
             self.log.write(batch.step, values)
 

@@ -5,9 +5,9 @@ import math
 from carp.config import OptimisationSettings
 
 
-def cosine(start: float, end: float, step: int, num_steps: int) -> float:
-    """Half a cosine from `start` at step 0 to `end` at the last step, `num_steps` − 1."""
-    progress = min(1.0, step / max(1, num_steps - 1))
+def cosine(start: float, end: float, step: int, num_steps: int, *, endpoint: bool = True) -> float:
+    """Half a cosine from `start` at step 0 to `end` at the last step, or without `endpoint` to one step later."""
+    progress = min(1.0, step / max(1, num_steps - endpoint))
     return end + (start - end) * (1 + math.cos(math.pi * progress)) / 2
 
 
@@ -26,16 +26,19 @@ class Schedules:
         if step < self._warmup:
             return peak * (step + 1) / self._warmup
         end = peak if start == end else end
-        return cosine(peak, end, step - self._warmup, self.num_steps - self._warmup)
+        return self._cosine(peak, end, step - self._warmup, self.num_steps - self._warmup)
 
     def weight_decay(self, step: int) -> float:
         """Weight decay of matrices; vectors are never decayed."""
-        return cosine(*self._config.weight_decay, step, self.num_steps)
+        return self._cosine(*self._config.weight_decay, step, self.num_steps)
 
     def teacher_momentum(self, step: int) -> float:
         """Share of itself that the teacher keeps after this step."""
-        return cosine(*self._config.teacher_momentum, step, self.num_steps)
+        return self._cosine(*self._config.teacher_momentum, step, self.num_steps)
 
     def entropy_weight(self, step: int) -> float:
         """Weight of kl_to_uniform."""
-        return cosine(*self._config.entropy_weight, step, self.num_steps)
+        return self._cosine(*self._config.entropy_weight, step, self.num_steps)
+
+    def _cosine(self, start: float, end: float, step: int, num_steps: int) -> float:
+        return cosine(start, end, step, num_steps, endpoint=self._config.schedule_endpoint)

@@ -9,7 +9,7 @@ Shapes: K prototypes, D embedding, P blocks, N prototypes in a block, M moving r
 """
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,12 +34,16 @@ def own_shards(config: HeadSettings) -> range:
     return range(*distributed.share(config.shards, distributed.rank()))
 
 
-def partition_inside_shards(config: OptimisationSettings, step: int) -> Tensor:
-    """Draw the blocks of this process's shards, [P, N]; indices count from the first prototype that it holds."""
+def partition_inside_shards(config: OptimisationSettings, step: int, number: int = 0) -> Tensor:
+    """Draw the blocks of this process's shards, [P, N]; indices count from the first prototype that it holds.
+
+    `number` is that of an independent micro-batch.
+    """
+    which = (number,) if number else ()
     size = config.num_prototypes // config.shards
     blocks = []
     for place, shard in enumerate(own_shards(config)):
-        generator = torch.Generator().manual_seed(seed_of(config.seed, Purpose.PARTITION, step, shard))
+        generator = torch.Generator().manual_seed(seed_of(config.seed, Purpose.PARTITION, step, shard, *which))
         blocks.append(random_partition(size, config.block_size, generator=generator) + place * size)
     return torch.cat(blocks)
 
@@ -110,7 +114,10 @@ def _has_rows(name: str, tensor: Tensor) -> bool:
 
 def mean_over_shards(health: Health) -> Health:
     """Average measurements over the shards; a process looks for duplicates only among its own prototypes."""
-    shares = torch.tensor([health.prototypes_used, health.duplicate_prototypes], dtype=torch.float64)
+    names = ("prototypes_used", "duplicate_prototypes", "certainty", "entropy", "teacher_certainty", "teacher_entropy")
+    own = {name: value for name in names if (value := getattr(health, name)) is not None}
+    shares = torch.tensor(list(own.values()), dtype=torch.float64)
     distributed.all_reduce_sum([shares])
-    used, duplicate = cast(list[float], (shares / distributed.world_size()).tolist())
-    return replace(health, prototypes_used=used, duplicate_prototypes=duplicate)
+    means = cast(list[float], (shares / distributed.world_size()).tolist())
+    changes: dict[str, Any] = dict(zip(own, means, strict=True))
+    return replace(health, **changes)

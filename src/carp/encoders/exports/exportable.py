@@ -10,6 +10,7 @@ from torch import nn
 from carp._version import __version__
 from carp.config import EncoderSettings
 from carp.encoders.foreign import ForeignWeights, foreign_encoder
+from carp.encoders.foreign.architecture import timm_resnet
 from carp.encoders.foreign.build import OwnNormalisation
 from carp.encoders.foreign.vit import VitArchitecture, timm_vit
 from carp.encoders.layers import tensors_hash, weights_hash
@@ -23,13 +24,6 @@ from carp.model.encoder import num_features
 from carp.runs.run_folder import open_run
 
 Three = tuple[float, float, float]
-_TIMM_NAMES: dict[tuple[bool, tuple[int, ...]], str] = {
-    (False, (2, 2, 2, 2)): "resnet18",
-    (False, (3, 4, 6, 3)): "resnet34",
-    (True, (3, 4, 6, 3)): "resnet50",
-    (True, (3, 4, 23, 3)): "resnet101",
-    (True, (3, 8, 36, 3)): "resnet152",
-}
 
 
 @dataclass(frozen=True)
@@ -92,7 +86,7 @@ def open_exportable(model: str | Path, branch: str = "teacher") -> ExportableEnc
         own = None if method else read_own(file.expanduser())
         if own is not None and own.method is None:
             return _of_export(own)
-        return _of_weights(*foreign_encoder(file.expanduser(), method or (own.method if own else None)))
+        return _of_weights(*foreign_encoder(file.expanduser(), method or (own.method if own else None), branch))
     if branch == "raw pixels":
         raise CheckpointError("branch 'raw pixels' has no encoder to export. Give teacher, student or untrained.")
     encoder, run = load(model, branch, device="cpu"), open_run(model)
@@ -100,6 +94,7 @@ def open_exportable(model: str | Path, branch: str = "teacher") -> ExportableEnc
         "run": encoder.name,
         "branch": branch,
         "epochs": encoder.epochs,
+        **({} if encoder.epoch is None else {"epoch": encoder.epoch}),
         "images": run.info["data"]["name"],
         "weights": encoder.hash,
     }
@@ -133,20 +128,14 @@ def _of_weights(module: nn.Module, weights: ForeignWeights) -> ExportableEncoder
     found, row = weights.architecture, weights.method
     inner = module.encoder if isinstance(module, OwnNormalisation) else module
     origin = {"file": weights.path.name, "sha256": weights.sha256, "method": row.name, "weights": weights_hash(module)}
+    origin |= {"branch": weights.branch} if weights.branch else {}
     if isinstance(found, VitArchitecture):
         size, (architecture, options) = weights.size, timm_vit(found)
         resize = default_resize(size)
         return ExportableEncoder(inner, size, resize, architecture, options, origin, row.mean, row.std, any_size=False)
-    name = _TIMM_NAMES.get((found.bottleneck, found.depths))
-    options = {} if name else {"layers": list(found.depths)}
-    if found.channels != (64, 128, 256, 512):
-        options["channels"] = list(found.channels)
-    if found.cardinality != 1:
-        options["cardinality"] = found.cardinality
-    if found.base_width != 64:
-        options["base_width"] = found.base_width
-    other = "resnet50" if found.bottleneck else "resnet18"  # with `layers`
-    architecture = str(found) if row.traits.cifar else name or other
+    architecture, options = timm_resnet(found)
+    if row.traits.cifar:
+        architecture = str(found)
     return ExportableEncoder(
         inner, row.size, default_resize(row.size), architecture, options, origin, row.mean, row.std
     )

@@ -25,6 +25,13 @@ _NAMES: dict[tuple[bool, tuple[int, ...]], str] = {
     (True, (3, 4, 23, 3)): "ResNet-101",
     (True, (3, 8, 36, 3)): "ResNet-152",
 }
+_TIMM_NAMES: dict[tuple[bool, tuple[int, ...]], str] = {
+    (False, (2, 2, 2, 2)): "resnet18",
+    (False, (3, 4, 6, 3)): "resnet34",
+    (True, (3, 4, 6, 3)): "resnet50",
+    (True, (3, 4, 23, 3)): "resnet101",
+    (True, (3, 8, 36, 3)): "resnet152",
+}
 COUNTER = "num_batches_tracked"  # of batch norm; a trained encoder does not need it
 
 
@@ -110,6 +117,19 @@ def build(architecture: Architecture, traits: Traits) -> nn.Module:
         if isinstance(module, nn.BatchNorm2d):
             module.eps = traits.eps
     return encoder
+
+
+def timm_resnet(found: Architecture) -> tuple[str, dict[str, Any]]:
+    """Return timm's name for this network, or for a similar one, and the arguments that make it the same."""
+    name = _TIMM_NAMES.get((found.bottleneck, found.depths))
+    options: dict[str, Any] = {} if name else {"layers": list(found.depths)}
+    if found.channels != (64, 128, 256, 512):
+        options["channels"] = list(found.channels)
+    if found.cardinality != 1:
+        options["cardinality"] = found.cardinality
+    if found.base_width != 64:
+        options["base_width"] = found.base_width
+    return name or ("resnet50" if found.bottleneck else "resnet18"), options
 
 
 @cache

@@ -32,13 +32,15 @@ class OwnNormalisation(nn.Module):
         return features
 
 
-def foreign_encoder(path: str | Path, method: str | None = None) -> tuple[nn.Module, ForeignWeights]:
+def foreign_encoder(
+    path: str | Path, method: str | None = None, branch: str = "teacher"
+) -> tuple[nn.Module, ForeignWeights]:
     """Return the encoder of a released checkpoint, in evaluation mode, and a description of its weights.
 
     It maps images [B, 3, H, W], normalised with ImageNet's mean and standard deviation whatever it was trained with, to
     pooled features [B, F] with F = `num_features`.
     """
-    weights = read_foreign(path, method)
+    weights = read_foreign(path, method, branch)
     row = weights.method
     encoder: nn.Module
     if isinstance(weights.architecture, VitArchitecture):

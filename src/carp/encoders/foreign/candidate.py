@@ -162,12 +162,16 @@ def _renamed(key: str, layout: Layout) -> str:
 
 def _contents(found: Any, path: str) -> Contents | None:
     entries = frozenset(map(str, found)) if isinstance(found, Mapping) else frozenset[str]()
+    tensors = state_dict_in(found, path)
+    return Contents(tensors, entries) if tensors else None
+
+
+def state_dict_in(found: Any, path: str) -> dict[str, Tensor]:
+    """Return the named tensors of an entry of a file, without the parts of names that wrappers add."""
     for step in path.split("/") if path else ():
         found = found.get(step) if isinstance(found, Mapping) else None
-    if not isinstance(found, Mapping):
-        return None
-    tensors = {str(name): value for name, value in found.items() if isinstance(value, Tensor)}
-    return Contents(_unwrapped(tensors), entries) if tensors else None
+    named = found.items() if isinstance(found, Mapping) else ()
+    return _unwrapped({str(name): value for name, value in named if isinstance(value, Tensor)})
 
 
 def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

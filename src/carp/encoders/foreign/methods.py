@@ -47,6 +47,8 @@ class Layout:
     suspicions: tuple[Signature, ...] = ()
     """Tests that such a file passes even if it was saved again. Other files may pass them too, so you must choose."""
     family: Literal["resnet", "vit"] = "resnet"
+    branch: str = ""
+    """The branch that the entry is, in files that hold a student and a teacher."""
     file: str | None = None
     """A pattern of the names of published files, for files whose content does not identify them."""
 
@@ -75,6 +77,8 @@ class Method:
     mean: Three = IMAGENET_MEAN
     std: Three = IMAGENET_STD
     size: int = 224
+    whole: bool = False
+    """Whether its files also hold CARP's projector and prototypes."""
     verified: bool = True
     """Whether the layout was confirmed in a source; otherwise it is a guess."""
     note: str = ""
@@ -157,9 +161,10 @@ METHODS = (
     # CARP and its predecessor
     Method(
         "carp", "CARP (the authors')",
-        (Layout("teacher", "backbone.", required=(student_and_teacher,)),
-         Layout("student", "backbone.", required=(student_and_teacher,), hints=(never,))),
+        (Layout("teacher", "backbone.", required=(student_and_teacher,), branch="teacher"),
+         Layout("student", "backbone.", required=(student_and_teacher,), hints=(never,), branch="student")),
         _CARP, ("head.", "backbone.fc."), read_in=f"{_CARP}/blob/main/main_carp.py", paper="CARP (mc)", epochs=400,
+        whole=True, note="student and teacher, with projector and prototypes; `carp import` continues the training",
     ),
     Method(
         "carl", "CARL",
@@ -205,11 +210,13 @@ METHODS = (
     ),
     Method(
         "dino", "DINO",
-        (Layout("teacher", "backbone.", required=(has_entry("dino_loss"),)), Layout("", required=(no_classifier,)),
-         Layout("student", "backbone.", required=(has_entry("dino_loss"),), hints=(never,)),
-         Layout("teacher", "backbone.", required=(has_entry("dino_loss"),), family="vit"),
+        (Layout("teacher", "backbone.", required=(has_entry("dino_loss"),), branch="teacher"),
+         Layout("", required=(no_classifier,)),
+         Layout("student", "backbone.", required=(has_entry("dino_loss"),), hints=(never,), branch="student"),
+         Layout("teacher", "backbone.", required=(has_entry("dino_loss"),), family="vit", branch="teacher"),
          Layout("", required=(no_classifier,), family="vit", file=r"dino_(deitsmall|vitbase)(8|16)_pretrain\.pth"),
-         Layout("student", "backbone.", required=(has_entry("dino_loss"),), hints=(never,), family="vit")),
+         Layout("student", "backbone.", required=(has_entry("dino_loss"),), hints=(never,), family="vit",
+                branch="student")),
         "https://github.com/facebookresearch/dino", ("head.", "backbone.fc."), paper="DINO (mc)", epochs=800,
         vit=VitTraits(dino_positions=True),
         note="ResNet-50 and ViTs; a bare ViT is recognised only by its published file name",

@@ -16,7 +16,7 @@ from carp.encoders.foreign.refusal import ambiguous, few, refusal
 from carp.encoders.foreign.signatures import counters_at_zero
 from carp.encoders.foreign.vit import VitArchitecture
 from carp.errors import CheckpointError, nearest
-from carp.restricted.checkpoint_file import read_checkpoint
+from carp.restricted.checkpoint_file import read_checkpoint, refuse_claims
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class ForeignWeights:
     """Methods whose files have the same layout and whose encoders give the same features."""
     path: Path
     sha256: str
+    branch: str
+    """`student` or `teacher` in a file that holds both; otherwise empty."""
     uncounted: bool
     """Whether the batch-norm counters are 0: the network was converted from another library, or never trained."""
 
@@ -46,13 +48,14 @@ class ForeignWeights:
         return self.architecture.image_size or self.method.size
 
 
-def read_foreign(path: str | Path, method: str | None = None) -> ForeignWeights:
+def read_foreign(path: str | Path, method: str | None = None, branch: str = "teacher") -> ForeignWeights:
     """Read the encoder of a released checkpoint.
 
     Args:
         path: The file. No code in it is run.
         method: The method that it comes from (`carp weights` lists the names); recognised by default. If the name does
             not fit the file, the error says what the file looks like.
+        branch: The branch of a file that holds a student and a teacher; the encoder of any other file is its teacher.
     """
     path = Path(path)
     row = _row(method)
@@ -72,7 +75,21 @@ def read_foreign(path: str | Path, method: str | None = None) -> ForeignWeights:
     best = next(c for c in fitting if c.method is first.method)  # its layouts are in order of preference
     if row is None:
         _refuse_rivals(path, best, readings)
+    if branch != (best.layout.branch or "teacher"):
+        best = _of_branch(path, branch, best, readings)
     return _finish(path, found, best, likely)
+
+
+def _of_branch(path: Path, branch: str, best: Candidate, readings: list[Candidate]) -> Candidate:
+    """Read the file by another layout of the same method, that of the branch."""
+    whole = [c for c in readings if c.complete and c.matches and c.method is best.method]
+    chosen = next((c for c in whole if best.layout.branch and c.layout.branch == branch), None)
+    if chosen is None:
+        held = " and ".join(sorted({c.layout.branch for c in whole} - {""})) or "one encoder"
+        raise CheckpointError(
+            f"{path} has no branch '{branch}', it contains {held}. Give one of these with --branch, or leave it out."
+        )
+    return chosen
 
 
 def _refuse_rivals(path: Path, best: Candidate, readings: list[Candidate]) -> None:
@@ -103,18 +120,8 @@ def _row(method: str | None) -> Method | None:
 
 def _finish(path: Path, found: Any, best: Candidate, likely: list[Candidate]) -> ForeignWeights:
     assert best.architecture is not None  # because it is complete
-    held, size = sum(t.numel() * t.element_size() for t in best.encoder.values()), path.stat().st_size
-    if held > size:
-        raise CheckpointError(
-            f"{path} is refused: it has {size:,} bytes but claims {held:,} bytes of weights. Download it again."
-        )
-    tensors = {n: _own_copy(t) for n, t in best.encoder.items() if not n.endswith(COUNTER)}
-    for name, tensor in tensors.items():
-        # A variance that overflows in half precision is infinite; only the bias of its channel remains
-        if not (torch.isfinite(tensor) | (tensor.isposinf() & name.endswith("running_var"))).all():
-            raise CheckpointError(
-                f"{path} cannot be used: {name} contains values that are not finite. Download it again."
-            )
+    refuse_claims(path, best.encoder.values(), "Download it again.")
+    tensors = own_copies(path, {n: t for n, t in best.encoder.items() if not n.endswith(COUNTER)})
     top = best.layout.path.split("/")[0]
     others = {str(name) for name in found if not isinstance(found[name], Tensor)} - {top}
     evidence = best.evidence("")
@@ -131,13 +138,23 @@ def _finish(path: Path, found: Any, best: Candidate, likely: list[Candidate]) ->
         tuple(dict.fromkeys(method.name for method in also if method is not best.method)),
         path,
         digest,
+        best.layout.branch,
         counters_at_zero(best.contents),
     )
 
 
-def _own_copy(tensor: Tensor) -> Tensor:
-    """Copy a tensor, because the mapped file may change."""
-    return tensor.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+def own_copies(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors of a file as float32, because the mapped file may change; refuse numbers that are not finite."""
+    copies = {
+        name: t.to(torch.float32, copy=True, memory_format=torch.contiguous_format) for name, t in tensors.items()
+    }
+    for name, tensor in copies.items():
+        # A variance that overflows in half precision is infinite; only the bias of its channel remains
+        if not (torch.isfinite(tensor) | (tensor.isposinf() & name.endswith("running_var"))).all():
+            raise CheckpointError(
+                f"{path} cannot be used: {name} contains values that are not finite. Download it again."
+            )
+    return copies
 
 
 def _describe(found: Any) -> str:

@@ -34,6 +34,7 @@ def take_original_sizes(
         "max_side": max_side,
         "square": square,
         "boxes": None if boxes is None else _digest(boxes),
+        **({} if max_side is None else {"rounding": "as Pillow's thumbnail"}),  # earlier versions: to the nearest
         "images": _digest(source.indices) if isinstance(source, Subset) else "all",
     }
     origin = replace(encoder.origin(source), transform=transform)

@@ -24,6 +24,11 @@ def check_batch_size(num_images: int, batch_size: int) -> None:
         )
 
 
+def steps_in_epoch(num_images: int, batch_size: int) -> int:
+    """The number of full batches in an epoch."""
+    return num_images // batch_size
+
+
 class Order:
     """The images of every step.
 
@@ -45,7 +50,7 @@ class Order:
         check_batch_size(num_images, batch_size)
         self.num_images, self.batch_size, self.seed = num_images, batch_size, seed
         self.groups, self.window = groups, window
-        self.steps_per_epoch = num_images // batch_size
+        self.steps_per_epoch = steps_in_epoch(num_images, batch_size)
 
     @classmethod
     def of_source(cls, source: Source, config: LoaderSettings) -> Self:

@@ -5,14 +5,12 @@
 numbers depend on these two, so the pixels here are the same, bit for bit.
 """
 
-from typing import Literal
-
 import numpy as np
 from PIL import Image
 
 from carp.images.decoding.decode import Pixels
+from carp.images.views.interpolation import Interpolation
 
-Interpolation = Literal["bicubic", "bilinear"]
 TRANSFORM = 2
 """The version of this transform, part of the origin of features. Version 1 resampled a fractional box."""
 

@@ -1,9 +1,9 @@
 """Joins the result files of several models in one table, with one row per model and one column per measure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from carp.evaluation.data_names import AVERAGE, name_of_data
+from carp.evaluation.data_names import AVERAGE, distinct_names, is_published_name, name_of_data
 from carp.evaluation.protocols import protocol_of_result
 from carp.evaluation.result import Result
 from carp.report.tables.columns import Column, column_of
@@ -27,6 +27,7 @@ class Value:
     mean: float
     deviation: float | None = None
     decimals: int = 1
+    is_difference: bool = False
 
 
 _FEW = 3  # notes of one kind
@@ -54,6 +55,8 @@ class Table:
 
 def shown(value: Value, column: Column) -> str:
     """Format a number, mostly with one decimal, and its standard deviation; a count without decimals."""
+    if value.is_difference:
+        return f"{value.mean:+.1f}"
     if not column.is_share:
         return f"{value.mean:.0f}"
     deviation = "" if value.deviation is None else f" ± {value.deviation:.{value.decimals}f}"
@@ -81,23 +84,41 @@ class Source:
     result: Result
     place: str
     when: str
+    data: str = ""
+    """What its data are called, if not by their usual name."""
 
 
 def join(sources: Iterable[Source]) -> tuple[list[Row], Cells, list[str]]:
     """Return rows in the order of the sources, their values, and notes on values that have two results."""
-    sources = list(sources)
-    rows = list(dict.fromkeys(row for source in sources for row, _, _ in _values(source.result)))
+    sources = _with_distinct_data(list(sources))
+    rows = list(dict.fromkeys(row for source in sources for row, _, _ in _values(source)))
     cells: Cells = {}
     origin: dict[tuple[Row, Column], Source] = {}
     replaced: dict[tuple[str, str], list[_Replaced]] = {}
     for source in sorted(sources, key=lambda s: s.when):
-        for row, column, value in _values(source.result):
+        for row, column, value in _values(source):
             cell = (row, column)
             if cell in cells and cells[cell] != value:
                 pair = (origin[cell].place, source.place)
                 replaced.setdefault(pair, []).append(_Replaced(row, column, cells[cell], value))
             cells[cell], origin[cell] = value, source
     return *_with_unique_names(rows, cells), [*_notes_on_replaced(replaced), *_not_comparable(origin)]
+
+
+def _with_distinct_data(sources: list[Source]) -> list[Source]:
+    """Name the data more exactly where one model was evaluated on different folders of the same name."""
+    found: dict[tuple[str, str, Row], dict[str, str]] = {}
+    for source in sources:
+        data, name = source.result.data, name_of_data(source.result.data)
+        if not is_published_name(name) and "train" in data and "fingerprints" in data:
+            row, _ = _row_and_metric(source.result, "")
+            found.setdefault((name, source.result.protocol, row), {})[str(data["train"])] = str(data["fingerprints"])
+    names = {name for (name, _, _), paths in found.items() if len(set(paths.values())) > 1}
+    exact: dict[str, str] = {}
+    for name in names:
+        paths = sorted({path for (other, _, _), own in found.items() if other == name for path in own})
+        exact |= dict(zip(paths, distinct_names(paths), strict=True))
+    return [replace(source, data=exact.get(str(source.result.data.get("train")), "")) for source in sources]
 
 
 @dataclass(frozen=True)
@@ -161,11 +182,13 @@ def with_averages(cells: Cells, rows: Sequence[Row], columns: Sequence[Column], 
     return added
 
 
-def _values(result: Result) -> Iterable[tuple[Row, Column, Value]]:
+def _values(source: Source) -> Iterable[tuple[Row, Column, Value]]:
     """Yield the cells of one result."""
+    result = source.result
+    data = source.data or name_of_data(result.data)
     for name, value in result.values.items():
         row, metric = _row_and_metric(result, name)
-        column = column_of(result.protocol, name_of_data(result.data), column_name(result, metric))
+        column = column_of(result.protocol, data, column_name(result, metric))
         scale = 100 if column.is_share else 1
         deviation = result.spread.get(name)
         yield row, column, Value(scale * value, None if deviation is None else scale * deviation)
@@ -180,7 +203,7 @@ def column_name(result: Result, name: str) -> str:
 def _row_and_metric(result: Result, name: str) -> tuple[Row, str]:
     model = result.model
     branch = model.get("branch")
-    title = str(model.get("name") or model.get("hash") or "model")
+    title = str(model.get("name") or model.get("hash") or "model") + result.at_epoch
     epochs = model.get("epochs")
     return Row(
         f"{title} ({branch})" if branch else title,

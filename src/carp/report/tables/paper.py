@@ -1,5 +1,6 @@
 """The paper's published tables, as rows to compare your own results with."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -8,6 +9,7 @@ from typing import Any
 import yaml
 
 from carp.errors import ConfigError, nearest
+from carp.evaluation.data_names import AVERAGE
 from carp.report.tables.columns import Column
 from carp.report.tables.join import Cells, Row, Value
 from carp.studies.ablations import find_ablation
@@ -29,25 +31,32 @@ class Layout:
     cells: Cells
     notes: tuple[str, ...]
 
+    @property
+    def evaluations(self) -> tuple[tuple[str, str], ...]:
+        """The protocol and the dataset of every evaluation behind the table; averages follow from the others."""
+        return tuple(dict.fromkeys((c.protocol, c.data) for c in self.columns if c.data != AVERAGE))
+
 
 @cache
 def layouts() -> dict[str, Layout]:
     """Return all published tables by name: of the evaluation, and of the ablations."""
     ablations = (_ablation_layout(name, table) for name, table in published_ablations().items())
-    return _evaluation() | {table.name: table for table in ablations}
+    return evaluation_layouts() | {table.name: table for table in ablations}
 
 
 @cache
-def _evaluation() -> dict[str, Layout]:
+def evaluation_layouts() -> dict[str, Layout]:
+    """Return the published tables of the evaluation by name."""
     text = (resources.files("carp.report.tables") / "paper.yaml").read_text(encoding="utf-8")
     return {name: _layout(name, table) for name, table in yaml.safe_load(text).items()}
 
 
-def layout(name: str) -> Layout:
-    """Return one published table."""
-    if name not in layouts():
-        raise ConfigError(f"'{name}' is not a layout.{nearest(name, layouts())} Layouts: {', '.join(layouts())}.")
-    return layouts()[name]
+def layout(name: str, known: Mapping[str, Layout] | None = None) -> Layout:
+    """Return one published table, of all or of those that are `known`."""
+    known = layouts() if known is None else known
+    if name not in known:
+        raise ConfigError(f"'{name}' is not a layout.{nearest(name, known)} Layouts: {', '.join(known)}.")
+    return known[name]
 
 
 def published() -> tuple[list[Row], Cells]:
@@ -58,7 +67,7 @@ def published() -> tuple[list[Row], Cells]:
     """
     rows: dict[Row, None] = {}
     cells: Cells = {}
-    for table in _evaluation().values():  # a long table comes after its short version
+    for table in evaluation_layouts().values():  # a long table comes after its short version
         rows.update(dict.fromkeys(table.rows))
         cells.update(table.cells)
     return sorted(rows, key=_place), cells

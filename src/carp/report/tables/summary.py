@@ -64,7 +64,7 @@ def _table(title: str, columns: list[Column], cells: _Cells, models: Sequence[st
 
 
 def _model(result: Result) -> str:
-    return str(result.model.get("branch") or result.model.get("name") or "features")
+    return result.model_name or "features"
 
 
 def _text(value: tuple[float, float | None] | None, best: float | None) -> Text:
