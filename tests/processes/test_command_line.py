@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import assert_same_run, steps_of
+from carp.studies.job_result import read_all
+from tests.helpers import assert_same_run, steps_of, tiny_images, write_images
 from tests.processes.conftest import ENVIRONMENT, distance, losses, own_lines, torchrun
 
 
@@ -23,8 +24,12 @@ def carp_words(folder: Path, out: Path, *words: str) -> list[str]:
 
 def carp(folder: Path, out: Path, *words: str, file_limit: int = resource.RLIM_INFINITY) -> tuple[int, str]:
     """Run it to its end: exit code, and both streams together."""
+    return run_to_end(carp_words(folder, out, *words), file_limit)
+
+
+def run_to_end(words: list[str], file_limit: int = resource.RLIM_INFINITY) -> tuple[int, str]:
     done = subprocess.run(
-        carp_words(folder, out, *words),
+        words,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -151,3 +156,22 @@ def test_a_full_disk_is_told_once_and_nothing_else(folder: Path, tmp_path: Path)
     (line,) = own_lines(said)
     assert "cannot write the checkpoint" in line
     assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_two_processes_share_every_job_of_a_study(folder: Path, tmp_path: Path) -> None:
+    labelled = write_images(tmp_path / "labelled", tiny_images(), classes=2)
+    words = ["ablate", "momentum", "--data", str(labelled), "--recipe", str(folder / "tiny.yaml"), "--values", "0,0.9"]
+    found = {}
+    for name, more in (("two", ["--procs", "2"]), ("one", [])):
+        command = [sys.executable, "-m", "carp", *words, "--seeds", "0", "--out", str(tmp_path / name), *more]
+        code, said = run_to_end(command)
+        assert code == 0, said
+        assert said.count("job 1 of 2: momentum η 0, seed 0") == 1
+        assert said.count("Momentum of the teacher: k-NN") == 1
+        assert ("2 processes" in said) == (name == "two")
+        found[name] = read_all(tmp_path / name / "momentum")
+    for ours, theirs in zip(found["two"], found["one"], strict=True):
+        assert ours.job.name == theirs.job.name
+        assert ours.kl_to_uniform == pytest.approx(theirs.kl_to_uniform, rel=1e-3)
+        assert ours.accuracies.keys() == theirs.accuracies.keys()

@@ -82,6 +82,8 @@ def test_a_difference_within_the_noise_is_called_one() -> None:
 def test_too_few_values_and_no_published_ones() -> None:
     (_, order) = agreement_lines(study_of("batch-size", {("128", ""): [40], ("256", ""): [50]}))
     assert order == "order: 2 values in common with the paper, too few to compare."
+    (noise, _) = agreement_lines(study_of("batch-size", {("128", ""): [40]}))
+    assert noise == "one seed: noise unknown."
     (_, nothing) = agreement_lines(study_of("views", {("2", ""): [40], ("2+2", ""): [50]}))
     assert "the paper has no values for views" in nothing
 

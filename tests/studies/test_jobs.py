@@ -143,7 +143,8 @@ def test_a_damaged_result_is_named(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_removed_unless_it_is_to_be_kept(tmp_path: Path) -> None:
     for job, kept in ((JOBS[0], False), (JOBS[1], True)):
         finish(job, tmp_path / job.name, kept=kept)
-        (tmp_path / job.name / "checkpoints" / "step-00000012").mkdir(parents=True)
+        (tmp_path / job.name / "checkpoints" / "step-00000004").mkdir(parents=True)
+        (tmp_path / job.name / "checkpoints" / "step-00000012-epoch-3").mkdir()  # one that keep_epochs kept
         assert newest_step(tmp_path / job.name) == 12
     tidy(tmp_path)
     assert newest_step(tmp_path / JOBS[0].name) == 0

@@ -32,13 +32,13 @@ def agreement_lines(study: Study) -> list[str]:
 def noise_line(study: Study) -> str:
     """How much the seeds differ, and how much the values do."""
     means = [mean.mean for row in study.rows if (mean := row.branch(""))]
-    spread = f"; the means differ by up to {max(means) - min(means):.1f}" if len(means) > 1 else ""
+    spread = f"; the means differ by up to {max(means) - min(means):.1f} points" if len(means) > 1 else ""
     pooled = pooled_deviation(study.rows)
     if pooled is None:
-        return f"one seed: noise unknown{spread} points."
+        return f"one seed: noise unknown{spread}."
     deviation, freedom = pooled
     degrees = f"{freedom} degree{'s' if freedom != 1 else ''} of freedom"
-    return f"noise: the seeds of a value deviate by {deviation:.2f} points (pooled, {degrees}){spread} points."
+    return f"noise: the seeds of a value deviate by {deviation:.2f} points (pooled, {degrees}){spread}."
 
 
 def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float | None:

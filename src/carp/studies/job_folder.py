@@ -4,7 +4,7 @@ from pathlib import Path
 
 from carp.files.atomic import remove
 from carp.files.lock import LockHeldError, held
-from carp.runs.checkpoint import list_checkpoints
+from carp.runs.checkpoint import list_checkpoints, step_of
 from carp.runs.run_folder import INDEX
 from carp.studies.job_result import JobResult, read_all
 from carp.studies.study_folder import lock_of
@@ -14,8 +14,7 @@ _LARGE = ("checkpoints", "features", INDEX)
 
 def newest_step(folder: Path) -> int:
     """The step of the newest checkpoint, from which a run resumes; 0 if there is none."""
-    found = list_checkpoints(folder / "checkpoints")
-    return int(found[-1].name.rpartition("-")[2]) if found else 0
+    return max((step_of(path) or 0 for path in list_checkpoints(folder / "checkpoints")), default=0)
 
 
 def remove_large(folder: Path, result: JobResult) -> None:
