@@ -106,11 +106,16 @@ def test_the_same_command_computes_nothing_again(cli: Cli, own_run: Path, datase
     assert "in total: nothing to do" in err
     assert "own (teacher)" in out
     assert {path: path.read_bytes() for path, _ in written(own_run).values()} == before
+    first, second = (carp.evaluate_paper(own_run, datasets, only="knn") for _ in range(2))
+    assert first.notes == second.notes
+    assert any("too few images for k = 100, 200" in note for note in second.notes)
+    assert first.tables == second.tables
+    before = {path: path.read_bytes() for path, one in written(own_run).values() if one["protocol"] == "kmeans"}
     # Other weights or another transform are another evaluation
     for more in (("--branch", "student"), ("--size", 24)):
         code, out, err = cli(*words, *more)
         assert "in total: 2 evaluations to do" in err
-    assert len(list((own_run / "results").glob("*.json"))) == 3 * len(before)
+    assert len(list((own_run / "results").glob("kmeans-*.json"))) == 3 * len(before)
 
 
 def test_a_result_of_another_command_counts_and_a_damaged_one_does_not(cli: Cli, own_run: Path, datasets: Path) -> None:
