@@ -18,7 +18,7 @@ from carp.cli.app import app
 from carp.errors import CarpError
 from tests.commands import paper_root
 from tests.commands.conftest import Cli, assert_one_line
-from tests.commands.paper_root import TEST, shrink_rows, write_root
+from tests.commands.paper_root import TEST, shrink_rows, write_others, write_root
 from tests.processes.conftest import torchrun
 
 EVALUATIONS = {("knn", "pets"), ("knn", "gtsrb"), ("kmeans", "gtsrb"), ("kmeans", "cifar10")}
@@ -42,7 +42,7 @@ def own_run(run: Path, tmp_path: Path) -> Path:
 
 def written(run: Path) -> dict[tuple[str, str], tuple[Path, dict[str, Any]]]:
     found = {path: json.loads(path.read_text()) for path in (run / "results").glob("*.json")}
-    return {(one["protocol"], one["data"]["train"].split(":")[1]): (path, one) for path, one in found.items()}
+    return {(one["protocol"], one["request"]["data"].split(":")[1]): (path, one) for path, one in found.items()}
 
 
 def test_tables_with_published_rows_and_differences_and_what_is_missing(
@@ -72,6 +72,31 @@ def test_tables_with_published_rows_and_differences_and_what_is_missing(
     assert all(f"{number} of 4: " in err for number in range(1, 5))
 
 
+def test_retrieval_copies_and_few_shot(cli: Cli, own_run: Path, tmp_path: Path) -> None:
+    root = write_others(tmp_path / "root")
+    words = [word for name in ("retrieval", "copies", "few-shot") for word in ("--only", name)]
+    code, out, err = cli("eval", "paper", own_run, "--root", root, *words)
+    assert code == 0, err
+    found = {one["protocol"]: one for _, one in written(own_run).values()}
+    assert {name: one["data"]["name"] for name, one in found.items() if name != "few-shot"} == {
+        "retrieval": "roxford5k",
+        "copies": "copydays",
+    }
+    assert found["retrieval"]["settings"] | {"max_side": 512, "multi_scale": True} == found["retrieval"]["settings"]
+    for title, value, published in (
+        ("Image retrieval", found["retrieval"]["values"]["map_medium"], 38.8),
+        ("Copy detection", found["copies"]["values"]["map_strong"], 84.0),
+        ("Few-shot", found["few-shot"]["values"]["map@1"], 47.1),
+    ):
+        lines = out[out.index(title) :].splitlines()
+        line = next(line for line in lines if "own (teacher) − CARP" in line)
+        assert f"{100 * value - published:+.1f}" in line.split(), title
+    for name in ("rparis6k", "inat2018"):
+        assert f"missing: {name}: " in err
+    code, _, err = cli("eval", "paper", own_run, "--root", root, *words)
+    assert "in total: nothing to do" in err
+
+
 def test_the_same_command_computes_nothing_again(cli: Cli, own_run: Path, datasets: Path) -> None:
     words = ("eval", "paper", own_run, "--root", datasets, "--only", "kmeans")
     assert cli(*words)[0] == 0
@@ -81,11 +106,16 @@ def test_the_same_command_computes_nothing_again(cli: Cli, own_run: Path, datase
     assert "in total: nothing to do" in err
     assert "own (teacher)" in out
     assert {path: path.read_bytes() for path, _ in written(own_run).values()} == before
+    first, second = (carp.evaluate_paper(own_run, datasets, only="knn") for _ in range(2))
+    assert first.notes == second.notes
+    assert any("too few images for k = 100, 200" in note for note in second.notes)
+    assert first.tables == second.tables
+    before = {path: path.read_bytes() for path, one in written(own_run).values() if one["protocol"] == "kmeans"}
     # Other weights or another transform are another evaluation
     for more in (("--branch", "student"), ("--size", 24)):
         code, out, err = cli(*words, *more)
         assert "in total: 2 evaluations to do" in err
-    assert len(list((own_run / "results").glob("*.json"))) == 3 * len(before)
+    assert len(list((own_run / "results").glob("kmeans-*.json"))) == 3 * len(before)
 
 
 def test_a_result_of_another_command_counts_and_a_damaged_one_does_not(cli: Cli, own_run: Path, datasets: Path) -> None:

@@ -105,6 +105,8 @@ def _evaluate_paper(
     """
     options.check_model(model)
     from carp.commands.evaluate_paper import evaluate_paper
+    from carp.evaluation.runner import RESULTS
+    from carp.evaluation.workspace import output_folder
     from carp.report.tables.render import to_screen
 
     done = evaluate_paper(
@@ -126,6 +128,8 @@ def _evaluate_paper(
         to_screen(table)
     for note in done.all_notes():
         say(f"note: {note}", err=True)
+    if not dry_run:
+        say(f"results: {output_folder(model, out) / RESULTS}")
     for failure in done.failed:
         say(f"carp: error: {failure}", err=True)
     if done.failed:

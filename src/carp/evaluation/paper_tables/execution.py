@@ -52,6 +52,8 @@ def run_evaluations(
     after, failed, notes = list[Evaluation](), list[FailedEvaluation](), list[str]()
     for one in evaluations:
         after.append(one)
+        if one.result is not None:
+            notes += one.protocol.notes(one.result)
         if one.state == "broken":
             failed.append(_failed(one, f"{one.presence.reason}.", model, branch, out))
         if one.state != "to do":

@@ -109,13 +109,13 @@ def plan(
         results: The folder of result files.
     """
     distributed.start(choose_device(options.device))
+    encoder, finished = load_encoder(model, branch, options), FinishedResults(results)
     found = dict[str, ListedDataset]()
     evaluations = []
     for protocol, name in pairs:
         if name not in found:
             found[name] = _listed(name, root)
         evaluations.append(_evaluation(protocol, name, root, preset, options, found[name]))
-    encoder, finished = load_encoder(model, branch, options), FinishedResults(results)
     plain = encoder if options.layer == ENCODER else load_encoder(model, branch, FeatureOptions(device=options.device))
     of = {"features": encoder, "images": encoder, "boxes": plain}
     evaluations = [_with_result(one, finished, of[one.protocol.needs]) for one in evaluations]
