@@ -41,7 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "entropy_weight: 2": {"entropy_weight": 2.0},
     "authors": {"reading": "authors"},
 }
-_KEYS = ("images", "epochs", "batch_size", "lr")
+_KEYS = ("images", "epochs", "batch_size", "lr", "precision")
 
 
 def measure(
@@ -55,6 +55,7 @@ def measure(
         "epochs": arguments.epochs,
         "batch_size": arguments.batch_size,
         "lr": [arguments.lr, arguments.lr / 100],
+        "precision": arguments.precision,
         "threads": arguments.threads,
         "seed": seed,
         **VARIANTS[name],
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--lr", type=float, default=2.0)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16 if the processor has it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

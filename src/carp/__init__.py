@@ -11,6 +11,7 @@ from carp._version import __version__
 from carp.compute.openmp import bound_spinning
 
 if TYPE_CHECKING:
+    from carp.commands.ablate import ablate
     from carp.commands.attack import Attacked, attack
     from carp.commands.check_data import check_data
     from carp.commands.check_folder import FileCheck, FolderCheck, check_folder
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from carp.commands.duplicates import duplicates
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
+    from carp.commands.evaluate_paper import EvaluatedPaper, evaluate_paper
     from carp.commands.export import Exported, export
     from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from carp.runs.run_folder import Run
     from carp.similarity.copies_found import CopiesFound
     from carp.similarity.matches import Found, Match
+    from carp.studies.study import Study
 
 bound_spinning()
 
@@ -50,6 +53,7 @@ _HOMES = {
     "CopiesFound": "carp.similarity.copies_found",
     "DataCheck": "carp.images.inspect.data_check",
     "Encoder": "carp.encoders.frozen_encoder",
+    "EvaluatedPaper": "carp.commands.evaluate_paper",
     "Exported": "carp.commands.export",
     "FileCheck": "carp.commands.check_folder",
     "FolderCheck": "carp.commands.check_folder",
@@ -63,8 +67,10 @@ _HOMES = {
     "Result": "carp.evaluation.result",
     "Run": "carp.runs.run_folder",
     "Store": "carp.features.store",
+    "Study": "carp.studies.study",
     "Table": "carp.report.tables.join",
     "WeightsFile": "carp.commands.weights",
+    "ablate": "carp.commands.ablate",
     "attack": "carp.commands.attack",
     "carp_loss": "carp.model.loss",
     "check_data": "carp.commands.check_data",
@@ -74,6 +80,7 @@ _HOMES = {
     "duplicates": "carp.commands.duplicates",
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
+    "evaluate_paper": "carp.commands.evaluate_paper",
     "export": "carp.commands.export",
     "import_run": "carp.commands.import_run",
     "index": "carp.commands.index",
@@ -94,6 +101,7 @@ __all__ = [
     "CopiesFound",
     "DataCheck",
     "Encoder",
+    "EvaluatedPaper",
     "Exported",
     "FileCheck",
     "FolderCheck",
@@ -107,9 +115,11 @@ __all__ = [
     "Result",
     "Run",
     "Store",
+    "Study",
     "Table",
     "WeightsFile",
     "__version__",
+    "ablate",
     "attack",
     "carp_loss",
     "check_data",
@@ -119,6 +129,7 @@ __all__ = [
     "duplicates",
     "embed",
     "evaluate",
+    "evaluate_paper",
     "export",
     "import_run",
     "index",

@@ -170,7 +170,7 @@ def test_eval_writes_and_prints_what_it_found(cli: Cli, run: Path, labelled: Pat
     assert {result["model"]["branch"] for result in results} == {"raw pixels", "untrained", "student", "teacher"}
     for result in results:
         assert result["settings"] == {
-            "size": 32, "resize": 32, "precision": "fp32", "transform": 2,
+            "size": 32, "resize": 32, "precision": "fp32", "transform": 2, "interpolation": "bicubic",
             "k": [5], "temperature": 0.07, "leave_one_out": True,
         }  # fmt: skip
         assert result["data"]["train"] == str(labelled)

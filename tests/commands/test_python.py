@@ -20,6 +20,7 @@ from carp.evaluation.protocols import all_protocols, find_protocol
 ONLY_COMMAND_LINE = {
     "": {"as_json", "settings", "help"},  # of every command; settings are keyword arguments
     "train": {"val", "dry_run", "procs", "submit"},  # --val is the setting `validation`
+    "ablate": {"procs", "jobs", "submit"},
     "eval": {"baselines", "weights", "words"},  # the words are settings; weights are another way to give the model
 }
 ONLY_PYTHON = {"quiet", "overrides"}

@@ -15,6 +15,7 @@ from carp.config import check_keys
 from carp.config.recipe import parse_overrides
 from carp.evaluation.protocols import all_protocols
 from tests.commands.conftest import Cli
+from tests.commands.paper_root import shrink_rows, write_root
 from tests.commands.test_detection import SMALL
 from tests.evaluation.voc_tree import write_voc
 from tests.helpers import TINY, tiny_images, write_images
@@ -46,6 +47,8 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_voc(tmp_path / "VOC_ROOT")
     for name, classes in [("PHOTOS", 0), ("ICONS", 0), ("LABELLED", 3), ("cifar10/train", 2), ("cifar10/test", 2)]:
         write_images(tmp_path / name, tiny_images(), classes=classes)
+    write_root(tmp_path / "DATASETS")
+    shrink_rows(monkeypatch)
     write_images(tmp_path, tiny_images(2))
     for i, name in enumerate(("a.jpg", "b.jpg")):
         (tmp_path / f"{i:03d}.png").rename(name)

@@ -285,7 +285,7 @@ def test_what_is_below_a_root(cli: Cli, tmp_path: Path) -> None:
 
 def test_data_sets_as_json(cli: Cli, tmp_path: Path) -> None:
     rows = {row["name"]: row for row in json.loads(cli("datasets", "--json", "--root", tmp_path)[1])}
-    assert len(rows) == 14
+    assert len(rows) == 17
     assert rows["cifar10"]["train"] == {
         "word": "train",
         "source": "dataset:cifar10:train",

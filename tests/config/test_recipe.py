@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from carp.config import resolve
-from carp.config.recipe import list_recipes, read_recipe, read_yaml, to_yaml
+from carp.config.recipe import list_recipes, read_recipe, read_yaml, recipe_path, to_yaml
 from carp.errors import ConfigError
 from carp.model.encoder import build_encoder
 
@@ -29,6 +29,18 @@ def test_every_shipped_recipe_says_what_it_is_and_how_to_run_it() -> None:
     assert {"folder", "demo"} <= recipes.keys()
     for name, first_line in recipes.items():
         assert len(first_line) > 10, name
+
+
+def test_the_recipes_of_the_paper_say_that_they_follow_the_authors_code() -> None:
+    names = [name for name in list_recipes() if name.startswith("imagenet-")]
+    assert len(names) == 7
+    for name in names:
+        config = resolve(read_recipe(name), num_images=100_000)
+        assert (config.reading, config.pairs, config.entropy_weight) == ("authors", "mean", (1.0, 1.0)), name
+        header = recipe_path(name).read_text().partition("\nreading:")[0]
+        assert "# Reading:  the authors' code" in header
+        assert "reading=printed" in header
+        assert ("# lr:" in header) is (config.epochs == 400)
 
 
 @pytest.mark.parametrize(

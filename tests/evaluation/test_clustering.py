@@ -7,6 +7,7 @@ import pytest
 
 from carp.errors import MissingExtraError
 from carp.evaluation.clustering import kmeans
+from carp.evaluation.protocols.kmeans import KmeansSettings
 
 faiss = pytest.importorskip("faiss", reason="faiss is not installed")
 metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn is not installed")
@@ -44,6 +45,29 @@ def test_equals_faiss_by_hand() -> None:
     assert [result.spread[n] for n in names] == pytest.approx(np.std(found, axis=0), abs=1e-12)
     assert [row["seed"] for row in result.details["seeds"]] == [3, 4]
     assert 0.2 < result.values["nmi"] < 1
+
+
+def test_standardised_features_equal_the_authors_clustering_by_hand() -> None:
+    """Restated with NumPy and faiss: standardised by the training part, not normalised, at most 256 per cluster."""
+    train, labels, test, truth = make(num_images=2400, num_classes=3)
+    train[:, 4] = test[:, 4] = 7  # a constant feature is not divided by 0
+    authors = KmeansSettings(preset="authors").model_dump(exclude={"preset"})
+    result = kmeans(train, labels, test, truth, **authors | {"iterations": 15}, predict=True)
+    mean, deviation = train.mean(axis=0, dtype=np.float64), train.std(axis=0, dtype=np.float64)
+    deviation[4] = 1
+    fit, score = (((x - mean) / deviation).astype(np.float32) for x in (train, test))
+    assert len(train) > 256 * 3, "faiss draws a part of them"
+    bare = faiss.Kmeans(12, 3, niter=15, nredo=10, spherical=True)  # with faiss's own seed and number of images
+    bare.train(fit)
+    clusters = (score @ bare.centroids.T).argmax(axis=1)
+    assert result.values["nmi"] == pytest.approx(metrics.normalized_mutual_info_score(truth, clusters), abs=1e-9)
+    assert result.values["ari"] == pytest.approx(metrics.adjusted_rand_score(truth, clusters), abs=1e-9)
+    assert (result.settings["scale"], result.settings["redos"], result.settings["seeds"]) == ("standard", 10, [1234])
+    assert result.settings["images_per_cluster"] == 256
+    cosines = (score @ bare.centroids.T).max(axis=1) / np.linalg.norm(score, axis=1)
+    assert result.predicted["@seed 1234"].scores == pytest.approx(cosines, abs=1e-4)
+    unit = kmeans(train, labels, test, truth, **authors | {"iterations": 15, "scale": "unit"})
+    assert unit.values["nmi"] != result.values["nmi"]
 
 
 def test_lengths_do_not_matter_and_seeds_repeat() -> None:

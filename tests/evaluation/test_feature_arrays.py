@@ -11,7 +11,7 @@ import pytest
 from carp.errors import DataError
 from carp.evaluation import feature_arrays
 from carp.evaluation.clustering import kmeans
-from carp.evaluation.few_labels import few_shot
+from carp.evaluation.few_shot.few_labels import few_shot
 from carp.evaluation.linear.probe import linear_probe
 from carp.evaluation.nearest_neighbours import knn
 from carp.evaluation.result import Result

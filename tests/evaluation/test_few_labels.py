@@ -1,5 +1,7 @@
 """Few-shot: what is drawn, and the classifiers against plain ones."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from carp.errors import ConfigError, DataError
-from carp.evaluation.few_labels import draw_multi_label, draw_single_label, few_shot
+from carp.evaluation.few_shot.few_labels import draw_multi_label, draw_single_label, few_shot
+from carp.evaluation.linear.crop_training import CropTraining
 from carp.evaluation.linear.grid import Classifier, LinearGrid, shuffled
+from carp.evaluation.protocols.few_shot import FewShotSettings
+from carp.images.loading.loader import normalise
+from carp.images.views.batch_views import batch_views
+from carp.images.views.view_parameters import crop_and_flip
+from tests.evaluation.test_linear_images import CLASSES, CPU, Case, top1_of
 
 svm = pytest.importorskip("sklearn.svm", reason="scikit-learn is not installed")
 
@@ -80,6 +88,67 @@ def test_linear_classifier_equals_a_plain_one() -> None:
     assert len(result.details["full"]) == 1
     assert "top1@full" not in result.spread
     assert result.values["top1@full"] > result.values["top1@2"]
+
+
+def test_the_authors_preset_equals_plain_pytorch_over_the_same_crops(tmp_path: Path) -> None:
+    """A larger learning rate, decay, bilinear crops and flips in every epoch, and the best epoch on the test images."""
+    case = Case()
+    train, test = case.train, case.test
+    settings = FewShotSettings(preset="authors", shots=(2, 10), runs=2)
+    assert (settings.lr, settings.weight_decay, settings.best_epoch) == (0.3, 1e-6, True)
+    crops = CropTraining(
+        case.encoder, train, 32, CPU, workers=0, interpolation=settings.crop_interpolation, weights_hash="x",
+        state=tmp_path,
+    )  # fmt: skip
+    chosen = settings.model_dump(exclude={"preset", "crops", "crop_interpolation"})
+    seen: list[tuple[int, int]] = []
+    result = few_shot(
+        case.features, train.labels, case.test_features, test.labels, **chosen, crops=crops, predict=True,
+        progress=lambda *at: seen.append(at),
+    )  # fmt: skip
+    best = [plain_epochs(case, draw_single_label(train.labels, 10, 0, run), run) for run in range(2)]
+    assert result.values["top1@10"] == pytest.approx(np.mean([max(epochs) for epochs in best]), abs=1e-12)
+    assert any(max(epochs) > epochs[-1] for epochs in best), "the last epoch is always the best: nothing is tested"
+    assert result.settings["crop_interpolation"] == "bilinear"
+    assert np.mean(result.predicted["@10 run 1"].classes == test.labels) == max(best[1])
+    images = 20 * 2 * (2 * 7 + 10 * 7)
+    assert seen[-1] == (images, images)
+    seen.clear()
+    again = few_shot(
+        case.features, train.labels, case.test_features, test.labels, **chosen, crops=crops,
+        progress=lambda *at: seen.append(at),
+    )  # fmt: skip
+    assert again.values == result.values
+    assert len(seen) == 4, "what was trained before is not trained again"
+    last = few_shot(
+        case.features, train.labels, case.test_features, test.labels, crops=crops, **chosen | {"best_epoch": False}
+    )
+    assert last.values["top1@10"] == pytest.approx(np.mean([epochs[-1] for epochs in best]), abs=1e-12)
+
+
+def plain_epochs(case: Case, rows: np.ndarray, run: int) -> list[float]:
+    """Accuracy on the test images after every epoch, in a loop of PyTorch over one crop at a time."""
+    layer = nn.Linear(case.features.shape[1], CLASSES)
+    start = LinearGrid([Classifier("sgd", 0.3)], case.features.shape[1], CLASSES, seed=run)
+    layer.load_state_dict({"weight": start.weight_SCF[0], "bias": start.bias_SC[0]})
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.3, momentum=0.9, weight_decay=1e-6)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [12, 18])
+    found = []
+    for epoch in range(20):
+        crops = [
+            batch_views(
+                case.train.images[[i]], [crop_and_flip(32, "bilinear")], seed=run, epoch=epoch, indices=np.array([i])
+            )[0]
+            for i in rows
+        ]
+        with torch.no_grad():
+            features = case.encoder.eval()(normalise(torch.cat(crops), CPU))
+        optimiser.zero_grad()
+        F.cross_entropy(layer(features), torch.from_numpy(case.train.labels[rows])).backward()
+        optimiser.step()
+        schedule.step()
+        found.append(top1_of(layer, case.test_features, case.test.labels))
+    return found
 
 
 def plain_area(shown: np.ndarray, scores: np.ndarray) -> float:

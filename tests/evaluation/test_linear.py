@@ -165,3 +165,31 @@ def test_a_class_without_test_images_does_not_count() -> None:
     right = grid.logits(torch.from_numpy(test[without]))[:, 0].argmax(dim=1).numpy() == truth[without]
     per_class = [np.mean(right[truth[without] == c]) for c in (0, 1, 2, 4, 5, 6)]
     assert found.mean_per_class[0] == pytest.approx(np.mean(per_class), abs=1e-12)
+
+
+def test_the_test_images_choose_classifier_and_epoch_where_that_is_asked_for() -> None:
+    x, y, test, truth = make(noise=2.0)
+    seen: list[tuple[int, int]] = []
+    settings = {"optimisers": ("sgd",), "lrs": (0.03, 3.0), "weight_decays": (0.0,), "batch_size": 32, "seed": 1}
+    result = linear_probe(
+        x, y, test, truth, **settings, epochs=8, choose_on="test", predict=True, progress=lambda *at: seen.append(at)
+    )
+    grid = LinearGrid([Classifier("sgd", lr * 32 / 256) for lr in (0.03, 3.0)], 10, 7, seed=1)
+    top1: list[list[float]] = []
+    every = np.arange(len(test))
+    fit(
+        grid,
+        shuffled(x, y, np.arange(len(x)), batch_size=32, seed=1),
+        epochs=8,
+        lr_factor=cosine(8),
+        after_epoch=lambda _: top1.append(grid.accuracy(in_order(test, truth, every)).top1),
+    )
+    best = np.array(top1).max(axis=0)
+    assert [row["test_top1"] for row in result.details["grid"]] == best.tolist()
+    assert [row["best_epoch"] for row in result.details["grid"]] == (np.array(top1).argmax(axis=0) + 1).tolist()
+    assert result.values["top1"] == best.max() == np.mean(result.predicted[""].classes == truth)
+    assert any(row["best_epoch"] < 8 for row in result.details["grid"])
+    assert seen[-1] == (8, 8), "nothing is trained twice"
+    assert result.settings["held_out"] is None
+    scaled = linear_probe(x, y, test, truth, **settings | {"lrs": (0.03 * 32 / 256,)}, epochs=2, lr_scaling="none")
+    assert scaled.values == linear_probe(x, y, test, truth, **settings | {"lrs": (0.03,)}, epochs=2).values

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from carp.errors import BadImagesError, CarpError, ConfigError, DataError
+from carp.errors import BadImagesError, CarpError, ConfigError, DataError, Interrupted
 from carp.evaluation.linear.choice import choose_held_out
 from carp.evaluation.linear.grid import Classifier, LinearGrid
+from carp.evaluation.linear.grid_training import OneGrid
 from carp.evaluation.linear.over_crops import linear_on_images
+from carp.evaluation.protocols.linear import LinearSettings
 from carp.evaluation.result import Result
 from carp.features.extract import extract
 from carp.images.loading.loader import normalise
@@ -29,6 +31,7 @@ from carp.images.sources.array import ArraySource
 from carp.images.sources.folder import FolderSource
 from carp.images.views.batch_views import batch_views
 from carp.images.views.crops import Crops
+from carp.images.views.interpolation import Interpolation
 from carp.images.views.view_parameters import crop_and_flip
 from carp.runs.checkpoint import list_checkpoints, load_newest
 from tests.helpers import assert_same_bits, tiny_images, write_images
@@ -110,23 +113,29 @@ def final_state(folder: Path) -> dict[str, Tensor]:
     return found.tensors
 
 
-def plain(case: Case, classifier: Classifier, seen: np.ndarray) -> nn.Linear:
+def plain(
+    case: Case,
+    classifier: Classifier,
+    seen: np.ndarray,
+    interpolation: Interpolation = "bicubic",
+    after_epoch: Callable[[nn.Linear], None] = lambda _: None,
+    epochs: int = EPOCHS,
+) -> nn.Linear:
     """One classifier in a loop of PyTorch over the same crops, each image rendered alone."""
     layer = nn.Linear(case.features.shape[1], CLASSES)
     start = LinearGrid([classifier], case.features.shape[1], CLASSES, seed=SEED)
     layer.load_state_dict({"weight": start.weight_SCF[0], "bias": start.bias_SC[0]})
     groups = [{"params": [layer.weight], "weight_decay": classifier.weight_decay}, {"params": [layer.bias]}]
-    optimiser = torch.optim.SGD(groups, lr=classifier.lr, momentum=0.9)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, EPOCHS)
+    optimiser = (Lars if classifier.optimiser == "lars" else torch.optim.SGD)(groups, lr=classifier.lr, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
     order = Crops(case.train, np.arange(TRAIN), size=32, batch_size=BATCH, seed=SEED)
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         indices = order.of_epoch(epoch)
         for batch in even_batches(TRAIN, BATCH):
             rows = [i for i in indices[batch] if seen[i]]
+            kind = crop_and_flip(32, interpolation)
             images = [
-                batch_views(case.train.images[[i]], [crop_and_flip(32)], seed=SEED, epoch=epoch, indices=np.array([i]))[
-                    0
-                ]
+                batch_views(case.train.images[[i]], [kind], seed=SEED, epoch=epoch, indices=np.array([i]))[0]
                 for i in rows
             ]
             with torch.no_grad():
@@ -135,7 +144,27 @@ def plain(case: Case, classifier: Classifier, seen: np.ndarray) -> nn.Linear:
             F.cross_entropy(layer(features), torch.from_numpy(case.train.labels[rows])).backward()
             optimiser.step()
         schedule.step()
+        after_epoch(layer)
     return layer
+
+
+class Lars(torch.optim.Optimizer):
+    """LARS as in the authors' linear evaluation: trust 0.001; vectors are neither decayed nor adapted."""
+
+    def __init__(self, params: Any, lr: float, momentum: float) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                update = parameter.grad.clone()
+                if parameter.ndim > 1:
+                    update += group["weight_decay"] * parameter
+                    update *= 0.001 * parameter.norm() / update.norm()
+                mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+                mean.mul_(group["momentum"]).add_(update)
+                parameter.sub_(group["lr"] * mean)
 
 
 def top1_of(layer: nn.Linear, features: np.ndarray, labels: np.ndarray) -> float:
@@ -159,6 +188,63 @@ def test_a_classifier_equals_plain_pytorch_over_the_same_crops(case: Case, tmp_p
     assert row["test_top1"] == result.values["top1"] == top1_of(final, case.test_features, case.test.labels)
     assert result.values["top1"] > 2 / CLASSES
     assert result.settings["cached"] is False
+
+
+def test_the_authors_preset_equals_plain_pytorch_over_the_same_crops(case: Case, tmp_path: Path) -> None:
+    """One LARS at its learning rate, no grid, bilinear crops, and the best epoch on the test images."""
+    authors = {key: LinearSettings.presets["authors"][key] for key in LinearSettings.presets["authors"]}
+    assert authors.pop("batch_size") == 2048
+    authors["lrs"], epochs = (2.0,), 12  # so that these few steps learn something, and not always more
+    result = case(**authors, epochs=epochs, state=tmp_path / "state", predict=True)
+    top1: list[float] = []
+    weights: list[Tensor] = []
+
+    def after_epoch(layer: nn.Linear) -> None:
+        top1.append(top1_of(layer, case.test_features, case.test.labels))
+        weights.append(layer.weight.detach().clone())
+
+    plain(case, Classifier("lars", 2.0), np.ones(TRAIN, dtype=bool), "bilinear", after_epoch, epochs)
+    best = int(np.argmax(top1))
+    assert best < epochs - 1, "the last epoch is the best: nothing is tested"
+    (row,) = result.details["grid"]
+    assert result.values["top1"] == row["test_top1"] == max(top1) > 1.5 / CLASSES
+    assert row["best_epoch"] == best + 1
+    assert result.details["chosen"] == row
+    assert "best_top1_on_test" not in result.values
+    assert "held_out_top1" not in row
+    state = final_state(tmp_path / "state")
+    assert torch.allclose(state["best.weight"][0], weights[best], rtol=1e-3, atol=1e-4)
+    assert torch.allclose(state["final.weight"][0], weights[-1], rtol=1e-3, atol=1e-4)
+    assert np.mean(result.predicted[""].classes == case.test.labels) == max(top1)
+    recorded = {key: result.settings[key] for key in ("optimisers", "lr_scaling", "choose_on", "crop_interpolation")}
+    assert recorded == {
+        "optimisers": ["lars"],
+        "lr_scaling": "none",
+        "choose_on": "test",
+        "crop_interpolation": "bilinear",
+    }
+
+
+def test_the_best_epoch_survives_an_interruption(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"optimisers": ("sgd",), "lrs": (0.1, 30.0), "weight_decays": (0.0,), "choose_on": "test", "epochs": 6}
+    whole = case(**settings)
+    step, steps = OneGrid.step, 0
+
+    def interrupted(*values: Any, **named: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 22:
+            os.kill(os.getpid(), signal.SIGTERM)
+        step(*values, **named)
+
+    monkeypatch.setattr(OneGrid, "step", interrupted)
+    with pytest.raises(Interrupted, match="resume"):
+        case(**settings, state=tmp_path)
+    assert 0 < steps < 6 * 5
+    continued = case(**settings, state=tmp_path)
+    assert continued.details == whole.details
+    assert continued.values == whole.values
+    assert any(row["best_epoch"] < 5 for row in whole.details["grid"]), "nothing that was kept before is the best"
 
 
 def test_the_whole_grid_is_chosen_from_by_what_was_held_out(case: Case) -> None:

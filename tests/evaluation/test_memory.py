@@ -14,7 +14,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 import sklearn.svm
-from carp.evaluation.few_labels import few_shot
+from carp.evaluation.few_shot.few_labels import few_shot
 from carp.evaluation.nearest_neighbours import knn
 from carp.evaluation.linear.probe import linear_probe
 

@@ -124,12 +124,21 @@ def test_a_bad_setting_is_one_line_with_its_name_and_value(name: str, settings: 
 
 # Where text that is equal to the name of a protocol means something else, or calls a protocol as a user would
 OTHER_MEANINGS = {
-    r"commands/demo.py": ("knn",),  # calls `evaluate`
+    r"commands/(demo|ablate).py": ("knn",),  # call `evaluate`
+    r"report/tables/paper.py": ("knn",),  # the measure of the paper's ablations
+    r"report/study_plot.py|studies/ablations.py": ("linear",),  # the scale of an axis
     r"report/weights_list.py": ("knn", "linear"),  # columns of the paper's tables
-    r".*/paper_datasets.py": ("knn", "kmeans", "linear", "few-shot"),  # the paper's tables that show a dataset
+    r".*/paper_datasets.py": (
+        "knn",
+        "kmeans",
+        "linear",
+        "few-shot",
+        "retrieval",
+        "copies",
+    ),  # the paper's tables that show a dataset
     r"training/course.py|report/plots.py": ("knn",),  # accuracies during training
-    r"config/\w+.py": ("linear",),  # how the learning rate scales with the batch
-    r"evaluation/few_labels.py": ("linear",),  # the kind of classifier, in result files
+    r"config/\w+.py|evaluation/linear/\w+.py": ("linear",),  # how the learning rate scales with the batch
+    r"evaluation/few_shot/classifiers.py": ("linear",),  # the kind of classifier, in result files
     r".*/\w*(attack|cop(y|ies))\w*.py": ("copies",),  # altered or duplicate images, in manifests and counts
 }
 

@@ -21,6 +21,7 @@ from typing import Any
 import matplotlib.backends.backend_agg
 import matplotlib.figure
 
+import carp.commands.ablate
 import carp.commands.attack
 import carp.commands.duplicates
 import carp.commands.embed

@@ -1,6 +1,7 @@
 """Never lose a step: a run that is killed anywhere and started again ends as if nothing had happened."""
 
 import gc
+import json
 import random
 import signal
 import subprocess
@@ -174,6 +175,9 @@ VARIANTS = {
     "adamw": {"optimiser": "adamw", "lr": 1e-3},
     "sgd, clipped": {"optimiser": "sgd", "clip_gradient": 0.1, "lr": [0.1, 0.01]},
     "bf16, micro-batches": {"precision": "bf16", "micro_batch": 8},
+    "fp16, micro-batches": {"precision": "fp16", "micro_batch": 8},
+    "authors, micro-batches": {"reading": "authors", "micro_batch": 8, "local_views": 1, "local_size": 16},
+    "authors, a copy": {"reading": "authors", "teacher_momentum": 0},
     "local views": {"local_views": 2, "local_size": 16},
     "schedules, warm-up, fixed partition": {
         "entropy_weight": [2, 0.5],
@@ -205,6 +209,21 @@ def test_every_variant_continues_as_if_unbroken(tmp_path: Path, monkeypatch, set
     gc.collect()
     train_stopping_at(None, None, broken, monkeypatch, **settings)
     assert_same_run(broken / "run", unbroken / "run")
+
+
+def test_the_loss_scale_continues_where_it_was(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("carp.training.loss_scale._FIRST", 2.0**60)  # every step overflows
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    unbroken.mkdir(), broken.mkdir()
+    settings = {"epochs": 3, "checkpoint_steps": 3, "precision": "fp16"}
+    train_stopping_at(None, None, unbroken, monkeypatch, **settings)
+    with pytest.raises(ZeroDivisionError):
+        train_stopping_at(7, ZeroDivisionError(), broken, monkeypatch, **settings)
+    monkeypatch.setattr("carp.training.loss_scale._FIRST", 2.0**16)
+    train_stopping_at(None, None, broken, monkeypatch, **settings)
+    assert_same_run(broken / "run", unbroken / "run")
+    lines = [json.loads(line) for line in (broken / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss_scale"] for line in lines if line.get("skipped")] == [2.0 ** (59 - n) for n in range(12)]
 
 
 @pytest.mark.parametrize("step", [0, 3, 4, 11])  # the first, the last of an epoch, the first of one, the last but one

@@ -291,3 +291,46 @@ def test_a_branch_is_the_projector_after_the_encoder():
     branch = Branch(config()).eval()
     (x,) = views(16)
     assert torch.equal(branch(x), branch.projector(branch.encoder(x)))
+
+
+# Joint batch norm
+
+
+def test_joint_views_of_one_size_pass_the_encoder_together_and_all_views_the_projector():
+    joint = model(batch_norm_views="joint").train()
+    encoder, projector = Calls(joint.student.encoder), Calls(joint.student.projector)
+    teacher_encoder, teacher_projector = Calls(joint.teacher.encoder), Calls(joint.teacher.projector)
+    given = views(32, 32, 16, 16, 16)
+    embedded = joint(given)
+    assert encoder.shapes == [(8, 3, 32, 32), (12, 3, 16, 16)]
+    assert [shape[0] for shape in projector.shapes] == [20]
+    assert teacher_encoder.shapes == [(8, 3, 32, 32)]
+    assert [shape[0] for shape in teacher_projector.shapes] == [8]
+    assert [len(z) for z in embedded.z] == [4] * 5
+    branch = joint.student
+    features = torch.cat([branch.encoder(torch.cat(given[:2])), branch.encoder(torch.cat(given[2:]))])
+    assert torch.equal(torch.cat(embedded.z), branch.projector(features))
+
+
+def test_joint_and_separate_batch_norm_differ_in_training_and_not_in_evaluation():
+    given = views(32, 32, 16)
+    given[1] = 3 * given[1] + 1  # statistics that differ between views
+    joint, separate = model(batch_norm_views="joint"), model()
+    separate.load_state_dict(joint.state_dict())
+    for ours, theirs in zip(joint.eval().embed_student(given), separate.eval().embed_student(given), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    apart = [
+        (ours - theirs).norm() / theirs.norm()
+        for ours, theirs in zip(joint.train().embed_student(given), separate.train().embed_student(given), strict=True)
+    ]
+    assert all(distance > 0.01 for distance in apart)
+
+
+def test_the_projector_may_start_from_a_truncated_normal_distribution_without_bias():
+    default, truncated = (Projector(64, 128, 32, init=init) for init in ("default", "truncated_normal"))
+    for ours, theirs in zip(truncated.layers, default.layers, strict=True):
+        if isinstance(ours, torch.nn.Linear):
+            assert ours.weight.std().item() == pytest.approx(0.02, rel=0.1)
+            assert not ours.bias.any()
+            assert theirs.bias.any()
+    assert model(projector_init="truncated_normal").teacher.projector.layers[0].weight.std().item() < 0.03

@@ -80,6 +80,33 @@ def test_every_term_equals_the_loops_in_float32(loss, views, block):
         assert ours == pytest.approx(theirs, rel=1e-5), name
 
 
+@both
+@pytest.mark.parametrize("views", [2, 5])
+def test_the_mean_over_pairs_is_half_of_their_sum(loss, views):
+    arguments = problem(seed=views, views=views)
+    _, consistency, kl = loops(arguments)
+    found = loss(*arguments, entropy_weight=0.7, pairs="mean")
+    assert numbers(found) == pytest.approx([consistency / 2 + 0.7 * kl, consistency / 2, kl], rel=1e-10)
+
+
+@both
+@pytest.mark.parametrize("spread", [2.0, 2000.0], ids=["plain", "log space"])
+def test_the_gradient_of_the_mean_over_pairs_is_half_of_that_of_the_sum(loss, spread):
+    if loss is reference_loss and spread > 100:
+        pytest.skip("the pseudo-code has no gradient where the product underflows")
+    z, *rest = problem(seed=3, views=4, spread=spread)
+    z.requires_grad_()
+    (half,) = torch.autograd.grad(loss(z, *rest, entropy_weight=1.5, pairs="mean").total, z)
+    (whole,) = torch.autograd.grad(loss(z, *rest, entropy_weight=3.0).total, z)
+    torch.testing.assert_close(half, whole / 2, rtol=1e-10, atol=1e-14)
+
+
+@both
+def test_pairs_other_than_sum_and_mean_are_refused(loss):
+    with pytest.raises(ModelError, match="pairs must be sum or mean, received 'both'"):
+        loss(*problem(), pairs="both")
+
+
 def test_two_views_sum_both_directions_of_hand_computed_numbers():
     # One image, two prototypes on the axes: logits are the embeddings themselves.
     half, third = [math.log(1.0), math.log(1.0)], [math.log(1.0), math.log(2.0)]

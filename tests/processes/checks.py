@@ -21,7 +21,11 @@ from carp.model.carp import Embedded
 from carp.model.loss import carp_loss
 from carp.model.partition import random_partition
 from carp.model.shared_loss import sharded_loss, shared_loss
+from carp.training.loop import build_model
 from carp.training.micro_batch import divide
+from carp.training.optimiser import build_optimiser
+from carp.training.schedules import Schedules
+from carp.training.step import Stepper
 from tests.helpers import TINY, tiny_images
 
 CPU = torch.device("cpu")
@@ -135,12 +139,33 @@ def order() -> None:
         assert torch.equal(ours, theirs)
 
 
+def overflow() -> None:
+    """A gradient that overflows in one process skips the step in all, also if it is that of a shard."""
+    last = distributed.rank() == distributed.world_size() - 1
+    for shards in ({}, {"prototypes": "sharded", "prototype_shards": 3}):
+        config = resolve({**TINY, "num_prototypes": 96, "precision": "fp16", **shards}, num_images=64)
+        model = build_model(config, CPU).train()
+        loader = make_loader(ArraySource(tiny_images(64)), config)
+        stepper = Stepper(model, build_optimiser(model, config), Schedules(config, 4), config, CPU)
+        directions = model.student.assigner.directions_KD
+        hook = directions.register_hook(lambda gradient: gradient * (float("inf") if last else 1.0))
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        first, second = loader.batches(0, 2)
+        result = stepper(first)
+        assert result.finite
+        assert not result.applied
+        assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+        hook.remove()
+        assert stepper(second).applied
+        assert distributed.gather(stepper.loss_scale.value) == [2.0**15] * distributed.world_size()
+
+
 def _assert_close(ours: list[Tensor | None], theirs: list[Tensor | None]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
 
 
-CHECKS = (sums_and_rows, gradients, batch_norms, order)
+CHECKS = (sums_and_rows, gradients, batch_norms, order, overflow)
 
 
 def main() -> None:

@@ -35,6 +35,9 @@ SHARDED = {"prototypes": "sharded", "prototype_shards": 3, "exchange_steps": 5, 
 # A network with batch norm everywhere, in place of the one without
 BATCH_NORM = {"epochs": 5, **{key: TINY[key] for key in ("encoder", "encoder_options")}, "stem": "auto"}
 
+AUTHORS = {**BATCH_NORM, "reading": "authors", "epochs": 3, "local_views": 1, "local_size": 16}
+SHARDED_AUTHORS = {**SHARDED, "reading": "authors", "epochs": 2, "micro_batch": 4}
+
 
 @contextmanager
 def before_step(step: int, action: Callable[[], object], *, first: bool = False) -> Iterator[None]:
@@ -86,6 +89,8 @@ def equality(folder: Path) -> None:
         train(folder, "sharded-stopped", **SHARDED)
     distributed.stop()
     train(folder, "synchronised", **BATCH_NORM)
+    train(folder, "authors", **AUTHORS)
+    train(folder, "authors-sharded", **SHARDED_AUTHORS)
 
 
 @contextmanager
@@ -131,7 +136,10 @@ def evaluation(folder: Path) -> None:
 
 
 def evaluate_all(
-    folder: Path, out: Path, *, only: Sequence[str] = ("large", "embed", "knn", "linear", "cached", "one")
+    folder: Path,
+    out: Path,
+    *,
+    only: Sequence[str] = ("large", "embed", "knn", "linear", "cached", "one", "authors", "crops"),
 ) -> dict[str, Any]:
     """The numbers of every protocol that processes share; with features in `out`."""
     model, data = folder / "evaluated-run", folder / "labelled"
@@ -149,6 +157,16 @@ def evaluate_all(
             carp.evaluate(
                 "linear", model, data, cached=True, **options, **small | {"lrs": 10},
                 optimisers="sgd", weight_decays=0,
+            )
+        ),
+        "authors": lambda: plain(
+            carp.evaluate(
+                "linear", model, data, **options, **small, preset="authors", predictions=folder / "authors.csv"
+            )
+        ),
+        "crops": lambda: plain(
+            carp.evaluate(
+                "few-shot", model, data, **options, preset="authors", shots=2, runs=2, predictions=folder / "few.csv"
             )
         ),
     }  # fmt: skip

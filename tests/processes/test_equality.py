@@ -1,5 +1,6 @@
 """The result does not depend on how many processes share the work."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import carp
 from carp.runs import checkpoint
 from tests.helpers import assert_same_bits, final_tensors, steps_of
 from tests.processes.conftest import distance, losses, torchrun
-from tests.processes.runs import BATCH_NORM, SHARDED, without_batch_norm
+from tests.processes.runs import AUTHORS, BATCH_NORM, SHARDED, without_batch_norm
 
 
 def alone(folder: Path, name: str, **settings: object) -> Path:
@@ -26,7 +27,7 @@ def three(folder: Path) -> Path:
     """Also runs what is checked inside the processes."""
     code, output = torchrun(3, "-m", "tests.processes.runs", "equality", folder)
     assert code == 0, output
-    assert output.count("passed:") == 4
+    assert output.count("passed:") == 5
     return folder / "three"
 
 
@@ -65,6 +66,18 @@ def test_three_processes_with_batch_norm_end_where_one_does(folder: Path, three:
     assert losses(folder / "synchronised") == pytest.approx(losses(folder / "batch_norm"), rel=1e-5)
     assert distance(folder / "synchronised", folder / "batch_norm") < 1e-5
     assert any("running_var" in name for name in final_tensors(folder / "synchronised"))
+
+
+def test_three_processes_with_the_authors_reading_end_where_one_does(folder: Path, three: Path) -> None:
+    alone(folder, "authors-alone", **AUTHORS)
+    assert losses(folder / "authors") == pytest.approx(losses(folder / "authors-alone"), rel=1e-5)
+    assert distance(folder / "authors", folder / "authors-alone") < 1e-5
+
+
+def test_three_processes_with_shards_and_independent_micro_batches_train(folder: Path, three: Path) -> None:
+    curve = losses(folder / "authors-sharded")
+    assert len(curve) == 8
+    assert all(0 < loss < 2 * math.log(8) for loss in curve)
 
 
 @pytest.mark.slow

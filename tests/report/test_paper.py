@@ -33,6 +33,12 @@ def test_every_number_is_a_percentage_and_every_table_is_full() -> None:
         "few-shot-full": (10, 12),
         "linear": (12, 2),
         "detection": (2, 3),
+        "ablation-batch-size": (6, 1),
+        "ablation-prototypes": (6, 1),
+        "ablation-block-size": (20, 1),
+        "ablation-momentum": (6, 1),
+        "ablation-partition": (8, 1),
+        "ablation-epochs": (8, 1),
     }
 
 

@@ -22,6 +22,13 @@ def recipes(incomplete: str) -> list[str]:
     return _matching(list_recipes(), incomplete)
 
 
+def ablations(incomplete: str) -> list[str]:
+    """Names of ablations."""
+    from carp.studies.ablations import ABLATIONS
+
+    return _matching(ABLATIONS, incomplete)
+
+
 def keys(incomplete: str) -> list[str]:
     """Names of settings, for `carp settings`."""
     from carp.config import Config

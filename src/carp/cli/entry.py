@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TextIO
 
 # Each module registers its commands, in the order of the help
 # isort: off
-from carp.cli import train, data, search, evaluate, reports, check  # noqa: F401
+from carp.cli import train, data, search, evaluate, ablate, reports  # noqa: F401
 
 # isort: on
 from carp.cli.app import app

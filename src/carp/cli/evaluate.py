@@ -1,14 +1,14 @@
 """`carp eval PROTOCOL`: how good is an encoder?"""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import typer.core
 
-from carp.cli import options
+from carp.cli import completion, options
 from carp.cli.app import app
 from carp.cli.output import say
 from carp.errors import ConfigError, MissingExtraError, nearest
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from carp.evaluation.protocol import AnyProtocol
     from carp.evaluation.result import Result
 
-_ALL = "all"
+_ALL, _PAPER = "all", "paper"
+_PAPER_EXTRACTION = ("layer", "size", "resize", "precision", "device")
 
 
 class ProtocolGroup(typer.core.TyperGroup):
@@ -27,12 +28,14 @@ class ProtocolGroup(typer.core.TyperGroup):
         """Names in the order of the help."""
         from carp.evaluation.protocols import all_protocols
 
-        return [*(protocol.name for protocol in all_protocols()), _ALL]
+        return [*(protocol.name for protocol in all_protocols()), _ALL, _PAPER]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Build the sub-command of one protocol, or of all that need only features."""
+        """Build the sub-command of one protocol, of all that need only features, or of the paper's tables."""
         from carp.evaluation.protocols import all_protocols
 
+        if cmd_name == _PAPER:
+            return _paper_command()
         chosen = [p for p in all_protocols() if (p.part_of_all if cmd_name == _ALL else p.name == cmd_name)]
         return _command(cmd_name, chosen) if chosen else None
 
@@ -48,8 +51,85 @@ class ProtocolGroup(typer.core.TyperGroup):
 app.add_typer(
     typer.Typer(cls=ProtocolGroup, no_args_is_help=True),
     name="eval",
-    help="Evaluate an encoder or stored features with one of the protocols below, or with all that need only features.",
+    help="Evaluate an encoder or stored features with one of the protocols below, with all that need only features, or "
+    "as in the paper's tables.",
 )
+
+
+def _paper_command() -> Any:
+    """The command `carp eval paper`, with some of the options of feature extraction."""
+    from carp.cli.model_options import option_of
+    from carp.features.feature_options import FeatureOptions
+
+    def run(**given: Any) -> None:
+        _evaluate_paper(**given)
+
+    own = list(inspect.signature(_evaluate_paper, eval_str=True).parameters.values())[:-1]
+    extraction = [option_of(key, FeatureOptions.model_fields[key]) for key in _PAPER_EXTRACTION]
+    return _typer_command(_PAPER, inspect.getdoc(_evaluate_paper) or "", run, [*own, *extraction])
+
+
+def _evaluate_paper(
+    *,
+    model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    root: Annotated[Path, typer.Option(help="Folder of datasets (`carp datasets --root FOLDER` lists them).")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="A table, such as knn or kmeans (docs/tables.md); can be repeated.")
+    ] = None,
+    preset: Annotated[
+        str,
+        typer.Option(
+            help="Settings of the protocols: paper, or authors for those of the authors' code.",
+            autocompletion=completion.one_of("paper", "authors"),
+        ),
+    ] = "paper",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what there is to do and how long.")] = False,
+    branch: Annotated[
+        str,
+        typer.Option(
+            help="Encoder of a run: teacher, student, untrained or raw pixels.",
+            autocompletion=completion.one_of("teacher", "student", "untrained", "raw pixels"),
+        ),
+    ] = "teacher",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for results and features. Default: the run folder; for weights, a folder named after them."
+        ),
+    ] = None,
+    **extraction: Any,
+) -> None:
+    """Make every table of the paper that the datasets in a folder allow, next to the published rows.
+
+    The same command resumes: finished results are not computed again.
+    """
+    options.check_model(model)
+    from carp.commands.evaluate_paper import evaluate_paper
+    from carp.report.tables.render import to_screen
+
+    done = evaluate_paper(
+        model,
+        root,
+        only=only or (),
+        preset=preset,
+        dry_run=dry_run,
+        branch=branch,
+        out=out,
+        **extraction,
+        quiet=False,
+    )
+    if not options.is_first_process():
+        return
+    for line in done.plan if dry_run else ():
+        say(line)
+    for table in done.tables.values():
+        to_screen(table)
+    for note in done.all_notes():
+        say(f"note: {note}", err=True)
+    for failure in done.failed:
+        say(f"carp: error: {failure}", err=True)
+    if done.failed:
+        raise typer.Exit(1)
 
 
 def _command(name: str, protocols: "Sequence[type[AnyProtocol]]") -> Any:
@@ -65,11 +145,17 @@ def _command(name: str, protocols: "Sequence[type[AnyProtocol]]") -> Any:
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
         summary = f"Evaluate with {listed}, using default settings and stored features."
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    parameters = [context, *parameters_of(protocols)]
+    return _typer_command(name, summary, run, [context, *parameters_of(protocols)], **options.WITH_SETTINGS)
+
+
+def _typer_command(
+    name: str, summary: str, run: Callable[..., None], parameters: Sequence[inspect.Parameter], **settings: Any
+) -> Any:
+    """A command that calls `run` with these parameters."""
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     single = typer.Typer(add_completion=False)
-    single.command(name, help=summary, context_settings=options.WITH_SETTINGS)(run)
+    single.command(name, help=summary, context_settings=settings)(run)
     return typer.main.get_command(single)
 
 

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
@@ -60,14 +60,19 @@ def _is_model(annotation: Any) -> bool:
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:
-    return get_args(annotation) if get_origin(annotation) is Literal else ()
+    (kind, *_) = _without_none(annotation)
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def _kind(annotation: Any) -> Any:
     """What Typer reads the text of an option as."""
-    if get_origin(annotation) is Literal:
+    kinds = _without_none(annotation)
+    if get_origin(kinds[0]) is Literal:
         return str
-    if isinstance(annotation, types.UnionType):
-        kinds = [kind for kind in get_args(annotation) if kind is not types.NoneType]
-        return Path if Path in kinds else kinds[0]
-    return annotation
+    return Path if Path in kinds else kinds[0]
+
+
+def _without_none(annotation: Any) -> list[Any]:
+    """The types that a field accepts besides None."""
+    is_union = isinstance(annotation, types.UnionType) or get_origin(annotation) is Union
+    return [kind for kind in get_args(annotation) if kind is not types.NoneType] if is_union else [annotation]

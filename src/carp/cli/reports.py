@@ -1,4 +1,4 @@
-"""Tables of results and of weights, and figures: `carp table`, `report`, `weights`."""
+"""Tables, figures and verified files: `carp table`, `report`, `weights`, `check`."""
 
 import json
 import sys
@@ -19,6 +19,9 @@ def _table(
     ] = None,
     with_paper: Annotated[
         bool, typer.Option("--with-paper", help="Also show the rows that the paper published.")
+    ] = False,
+    difference: Annotated[
+        bool, typer.Option("--difference", help="Also show the differences to the published rows of CARP.")
     ] = False,
     layout: Annotated[
         str | None, typer.Option(help="Show the columns of one of the paper's tables (docs/tables.md).")
@@ -42,7 +45,15 @@ def _table(
     from carp.commands.table import table
     from carp.report.tables.render import table_text, to_screen
 
-    made = table(results or [], with_paper=with_paper, layout=layout, all=all, format=format, out=out)
+    made = table(
+        results or [],
+        with_paper=with_paper,
+        difference=difference,
+        layout=layout,
+        all=all,
+        format=format,
+        out=out,
+    )
     if out is None and format in (None, "screen"):
         to_screen(made)
     elif out is None:
@@ -116,6 +127,25 @@ def _weights(
     else:
         found = weights(file)
         say_text(_as_json(found.as_dict()) if as_json else describe_weights_file(found.found))
+
+
+@app.command("check")
+def _check(
+    folder: Annotated[
+        Path, typer.Argument(help="Run folder, features, index, checkpoint, export, or a folder of them.")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Verify every file that CARP wrote into a folder: digests of features, indexes, checkpoints and exports.
+
+    The exit code is 0 if nothing is damaged, 1 if something is, and 2 if there is nothing to check.
+    """
+    from carp.commands.check_folder import check_folder
+
+    found = check_folder(folder)
+    for line in [json.dumps(found.as_dict())] if as_json else found.lines():
+        say(line)
+    raise typer.Exit(0 if found.ok else 1)
 
 
 def _as_json(values: Any) -> str:

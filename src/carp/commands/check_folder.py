@@ -15,6 +15,8 @@ from carp.images.index import check_index_file
 from carp.runs.check_run import check_checkpoint, check_run, check_run_file, is_checkpoint
 from carp.runs.run_folder import is_run
 from carp.similarity.index_folder import check_index, is_index
+from carp.studies.job_result import RESULT, read_job_result
+from carp.studies.study_folder import STUDY, read_study
 
 Check = Callable[[Path], Iterator[Checked]]
 # Folders that are verified as a whole
@@ -116,6 +118,10 @@ def _check_file(path: Path) -> Iterator[Checked]:
     """A file by its name and its folder; nothing for a file that CARP did not write."""
     if path.suffix == ".json" and path.parent.name == "results":
         yield judge(path, lambda: read_result(path), "readable")
+    elif path.name == RESULT:
+        yield judge(path, lambda: read_job_result(path.parent), "readable")
+    elif path.name == STUDY:
+        yield judge(path, lambda: read_study(path.parent), "readable")
     elif path.suffix == ".index" and path.parent.name == "index":
         yield judge(path, lambda: check_index_file(path))
     else:

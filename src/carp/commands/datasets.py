@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from carp.errors import DataError
 from carp.images.sources.paper.paper_datasets import DATASETS, ListedDataset
 
 
@@ -17,9 +16,7 @@ def datasets(root: str | Path | None = None) -> list[ListedDataset]:
     """
     if root is None:
         return [ListedDataset(row) for row in DATASETS]
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        raise DataError(f"--root {root} is not a folder. Give the folder that contains the datasets.")
-    from carp.images.sources.paper.dataset_source import look  # decodes images, which the table alone does not need
+    from carp.images.sources.paper.dataset_source import datasets_folder, look  # decodes images; the table needs none
 
+    folder = datasets_folder(root)
     return [ListedDataset(row, look(row, folder)) for row in DATASETS]

@@ -15,6 +15,7 @@ from carp.files.outputs import check_output_folder
 from carp.images.inspect.identical import first_identical
 from carp.images.open_source import open_source
 from carp.images.source import Openable, Source
+from carp.images.views.interpolation import Interpolation
 from carp.report.pages.copies_page import write_copies_page
 from carp.report.pages.remove_list import check_remove_list, write_remove_list
 from carp.runs.epoch_argument import at_epoch
@@ -39,6 +40,7 @@ def duplicates(
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: Interpolation | None = None,
     precision: Precision = "fp32",
     batch_size: int = 256,
     root: str | Path | None = None,
@@ -60,6 +62,7 @@ def duplicates(
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
         size: Side of the images in pixels. None is the size used for training.
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
+        interpolation: How images are resized: `bicubic` or `bilinear`. None is bicubic.
         precision: `bf16` is faster where the processor supports it.
         batch_size: Images per batch.
         root: Folder of torchvision's datasets.
@@ -76,6 +79,7 @@ def duplicates(
         layer=layer,
         size=size,
         resize=resize,
+        interpolation=interpolation,
         precision=precision,
         batch_size=batch_size,
         root=root,

@@ -13,6 +13,7 @@ from carp.features.store import Store
 from carp.features.tabular import require_pyarrow, write_csv, write_parquet
 from carp.files.outputs import check_output_folder
 from carp.images.source import Openable
+from carp.images.views.interpolation import Interpolation
 from carp.runs.epoch_argument import at_epoch
 
 Format = Literal["npy", "parquet", "csv"]
@@ -29,6 +30,7 @@ def embed(
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: Interpolation | None = None,
     precision: Precision = "fp32",
     batch_size: int = 256,
     format: Format = "npy",
@@ -52,6 +54,7 @@ def embed(
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
         size: Side of the images in pixels. None is the size used for training.
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
+        interpolation: How images are resized: `bicubic` or `bilinear`. None is bicubic.
         precision: `bf16` is faster where the processor supports it.
         batch_size: Images per batch.
         format: `parquet` and `csv` write an additional file into the folder.
@@ -70,6 +73,7 @@ def embed(
         layer=layer,
         size=size,
         resize=resize,
+        interpolation=interpolation,
         precision=precision,
         batch_size=batch_size,
         root=root,

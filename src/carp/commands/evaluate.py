@@ -11,6 +11,7 @@ from carp.evaluation.runner import run_protocols
 from carp.features.feature_options import ENCODER, FeatureOptions, Precision
 from carp.features.store import Store
 from carp.images.source import Openable
+from carp.images.views.interpolation import Interpolation
 
 
 def evaluate(
@@ -24,6 +25,7 @@ def evaluate(
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: Interpolation | None = None,
     precision: Precision = "fp32",
     out: str | Path | None = None,
     root: str | Path | None = None,
@@ -52,6 +54,7 @@ def evaluate(
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
         size: Side of the images in pixels. None is the size used for training.
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
+        interpolation: How images are resized: `bicubic` or `bilinear`. None is bicubic, or as a preset says.
         precision: Precision of the encoder, `fp32` or `bf16`.
         out: Folder for `features` and `results`. None is the run folder, or for weights a folder of their name in the
             current directory.
@@ -69,7 +72,14 @@ def evaluate(
     """
     chosen = find_protocol(protocol)
     options = FeatureOptions(
-        layer=layer, size=size, resize=resize, precision=precision, root=root, download=download, device=device
+        layer=layer,
+        size=size,
+        resize=resize,
+        interpolation=interpolation,
+        precision=precision,
+        root=root,
+        download=download,
+        device=device,
     )
     if "test" in chosen.settings_type.model_fields and test is not None:
         settings, test = {"test": test, **settings}, None

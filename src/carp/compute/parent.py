@@ -17,6 +17,7 @@ import threading
 import time
 
 LAUNCHER = "CARP_LAUNCHER"  # environment variable: id of the process that starts the processes of a run
+SUPERVISOR = "CARP_SUPERVISOR"  # environment variable: id of the process that runs several copies of a command
 _PR_SET_PDEATHSIG = 1
 _SECONDS_BETWEEN_CHECKS = 0.5
 
@@ -26,11 +27,12 @@ class _Followed:
 
 
 def follow_launcher() -> None:
-    """Under torchrun, end together with it; otherwise do nothing."""
-    if _Followed.launcher or "TORCHELASTIC_RUN_ID" not in os.environ:
+    """Under torchrun, or as one of several copies of a command, end together with the parent; else do nothing."""
+    supervisor = os.environ.pop(SUPERVISOR, None)  # not for the processes that this one starts
+    if _Followed.launcher or (supervisor is None and "TORCHELASTIC_RUN_ID" not in os.environ):
         return
     _Followed.launcher = True
-    parent = int(os.environ.get(LAUNCHER, os.getppid()))
+    parent = int(supervisor or os.environ.get(LAUNCHER) or os.getppid())
     if not _asked_kernel():
         end_with(parent)
     if os.getppid() != parent:  # it ended before we watched it

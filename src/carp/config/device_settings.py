@@ -29,6 +29,10 @@ class DeviceSettings(Settings):
         description="Threads on a CPU; auto finds the best number, adapts it to the load of the machine and records "
         "it in threads.jsonl. OMP_NUM_THREADS in the environment also fixes it.",
     )
-    precision: Literal["fp32", "bf16"] = Field("fp32", description="bf16 is faster where the processor supports it.")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32",
+        description="bf16 and fp16 are faster where the processor supports them; fp16 scales the loss, and skips steps "
+        "whose gradient overflows.",
+    )
     channels_last: bool = Field(True, description="Memory layout of images; true is faster for convolutions.")
     compile: bool = Field(False, description="Compile the student's encoder: a slow start, then possibly faster steps.")

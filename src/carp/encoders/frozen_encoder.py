@@ -24,6 +24,7 @@ from carp.images.source import MapStyle, Source, is_collection
 from carp.images.sources.array import ArraySource
 from carp.images.sources.given_images import GivenImages, ImageLike
 from carp.images.views.centre_crop import TRANSFORM
+from carp.images.views.interpolation import DEFAULT_INTERPOLATION, Interpolation
 from carp.model.branch import Branch
 
 
@@ -42,6 +43,7 @@ class Encoder:
         epochs: int | None = None,
         epoch: int | None = None,
         resize: int | None = None,
+        interpolation: Interpolation | None = None,
         path: str = "",
         max_pixels: int = MAX_IMAGE_PIXELS,
         root: str | None = None,
@@ -53,6 +55,7 @@ class Encoder:
                 f"images are resized to {self.resize} pixels (resize) and then cropped to {self.size} (size). size "
                 "must be at least 1, and resize at least size."
             )
+        self.interpolation: Interpolation = interpolation or DEFAULT_INTERPOLATION
         self.name, self.branch, self.layer = name, branch, layer
         self.epochs = epochs  # that it was trained for
         self.epoch = epoch  # that was asked for; None is the newest checkpoint of a run
@@ -112,6 +115,7 @@ class Encoder:
             batch_size=batch_size,
             precision=precision,
             resize=self.resize,
+            interpolation=self.interpolation,
         )
         return fill_store(folder, origin, source, encode, batch_size=batch_size, progress=progress)
 
@@ -119,9 +123,17 @@ class Encoder:
         """Return the origin of the features of a source: model, transform and data."""
         if precision not in get_args(Precision):
             raise ConfigError(f"precision must be {' or '.join(get_args(Precision))}, received '{precision}'.")
+        transform: dict[str, Any] = {
+            "size": self.size,
+            "resize": self.resize,
+            "precision": precision,
+            "transform": TRANSFORM,
+        }
+        if self.interpolation != DEFAULT_INTERPOLATION:  # stored features that do not name it are bicubic
+            transform["interpolation"] = self.interpolation
         return Origin(
             model=self.description(),
-            transform={"size": self.size, "resize": self.resize, "precision": precision, "transform": TRANSFORM},
+            transform=transform,
             data={"name": source.name, "fingerprint": source.fingerprint, "images": len(source)},
         )
 
@@ -163,6 +175,7 @@ class Encoder:
             strict=by_name,
             precision=precision,
             resize=self.resize,
+            interpolation=self.interpolation,
         )
         if note := found.note():
             warnings.warn(note, CarpWarning, stacklevel=2)

@@ -19,6 +19,7 @@ from carp.features.extract import RAW_PIXELS_SIDE
 from carp.features.feature_options import ENCODER, PROJECTOR, FeatureOptions
 from carp.features.store import Store
 from carp.images.views.centre_crop import TRANSFORM
+from carp.images.views.interpolation import Interpolation
 from carp.model.branch import Branch
 from carp.random import Purpose, seed_of
 from carp.runs.epoch_argument import at_epoch, split_epoch
@@ -37,6 +38,7 @@ def load(
     layer: str = ENCODER,
     size: int | None = None,
     resize: int | None = None,
+    interpolation: Interpolation | None = None,
     device: str = "auto",
 ) -> Encoder:
     """Load the encoder of a run, or released weights of another method.
@@ -52,12 +54,13 @@ def load(
             authors), or the name of a layer of the encoder, such as `layer3`, averaged over positions.
         size: Side of the images in pixels. By default the size used for training.
         resize: Length of the shorter side before the centre crop. By default 8/7 of `size`, or `size` up to 64.
+        interpolation: How images are resized: `bicubic` (the default) or `bilinear`.
         device: Where to run: `auto`, `cpu`, `cuda` or `mps`.
 
     Returns:
         The encoder in evaluation mode; `Encoder.embed` turns images into features.
     """
-    options = FeatureOptions(layer=layer, size=size, resize=resize, device=device)
+    options = FeatureOptions(layer=layer, size=size, resize=resize, interpolation=interpolation, device=device)
     return load_encoder(at_epoch(model, epoch), branch, options)
 
 
@@ -89,6 +92,7 @@ def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions)
         epochs=epochs,
         epoch=epoch,
         resize=resize,
+        interpolation=options.interpolation,
         path=f"{run.folder.resolve()}" + ("" if epoch is None else f"@{epoch}"),
         max_pixels=run.config.max_image_pixels,
         root=run.config.root,
@@ -116,7 +120,13 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
         raise ConfigError(f"{store.folder} does not record where its model {about['name']} is. Give it with --model.")
     if not model and not split_epoch(split_weights(path)[1])[0].exists():
         raise CheckpointError(f"the model {about['name']} is no longer at {path}. Give its new path with --model.")
-    options = FeatureOptions(layer=about["layer"], size=transform["size"], resize=transform["resize"], device=device)
+    options = FeatureOptions(
+        layer=about["layer"],
+        size=transform["size"],
+        resize=transform["resize"],
+        interpolation=transform.get("interpolation"),
+        device=device,
+    )
     encoder = load_encoder(path, about["branch"] or "teacher", options)
     if encoder.hash != about["hash"]:
         raise CheckpointError(
@@ -153,6 +163,7 @@ def _load_weights(model: str, branch: str, options: FeatureOptions) -> Encoder:
         branch=weights.branch,
         layer=options.layer,
         resize=options.resize,
+        interpolation=options.interpolation,
         path=f"{weights.method.name}:{file.expanduser().resolve()}",
     )
 
@@ -181,6 +192,7 @@ def _load_export(own: CarpExport, options: FeatureOptions) -> Encoder:
         epochs=origin.get("epochs"),
         epoch=origin.get("epoch"),
         resize=about.resize if options.size is None and options.resize is None else options.resize,
+        interpolation=options.interpolation,
         path=str(own.path.resolve()),
     )
 

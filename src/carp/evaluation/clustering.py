@@ -4,12 +4,21 @@ Shapes: N images, F features.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from carp.errors import DataError, MissingExtraError
-from carp.evaluation.feature_arrays import Features, Labels, Progress, check_classes, check_pair, normalised, silent
+from carp.evaluation.feature_arrays import (
+    Features,
+    Labels,
+    Progress,
+    check_classes,
+    check_pair,
+    normalised,
+    norms,
+    silent,
+)
 from carp.evaluation.metrics import clustering_metrics, matched_classes, scikit_learn
 from carp.evaluation.result import Predicted, Result, mean_and_deviation
 
@@ -20,6 +29,7 @@ def kmeans(
     test: Features,
     test_labels: Labels | None,
     *,
+    scale: Literal["unit", "standard"] = "unit",
     num_clusters: int | None = None,
     iterations: int = 100,
     redos: int = 20,
@@ -35,6 +45,8 @@ def kmeans(
         train_labels: Their classes, which are only counted.
         test: Test features.
         test_labels: Their classes.
+        scale: `unit` divides every vector by its length. `standard` standardises every feature by its mean and
+            deviation over the training images, as scikit-learn's StandardScaler does; lengths then count.
         num_clusters: Number of clusters; the number of classes if None.
         iterations: Iterations after each start.
         redos: Number of starts; faiss keeps the one with the best objective.
@@ -57,6 +69,7 @@ def kmeans(
             f"k-means with {k} clusters needs at least {k} images, received {len(train)}. Lower num_clusters."
         )
     settings = {
+        "scale": scale,
         "clusters": k,
         "iterations": iterations,
         "redos": redos,
@@ -65,11 +78,17 @@ def kmeans(
     }
     _faiss()
     scikit_learn("metrics")  # before minutes of clustering
-    fit, score = normalised(train, train_norms), normalised(test, test_norms)
+    if scale == "standard":
+        scaler = scikit_learn("preprocessing").StandardScaler().fit(train)
+        fit, score = scaler.transform(train), scaler.transform(test)
+        lengths = norms(score)
+    else:
+        fit, score = normalised(train, train_norms), normalised(test, test_norms)
+        lengths = np.ones(len(score), dtype=np.float32)
     runs = []
     for done, seed in enumerate(seeds):
         progress(done, len(seeds))
-        runs.append(_one(fit, score, truth, k, iterations, redos, images_per_cluster, seed))
+        runs.append(_one(fit, score, lengths, truth, k, iterations, redos, images_per_cluster, seed))
     values, spread = mean_and_deviation([metrics for metrics, _, _ in runs])
     details = [{"seed": seed, **metrics, **counts} for seed, (metrics, counts, _) in zip(seeds, runs, strict=True)]
     predicted = {f"@seed {seed}": matched for seed, (_, _, matched) in zip(seeds, runs, strict=True)} if predict else {}
@@ -79,6 +98,7 @@ def kmeans(
 def _one(
     train: Features,
     test: Features,
+    lengths: Features,
     truth: Labels,
     k: int,
     iterations: int,
@@ -86,7 +106,7 @@ def _one(
     images_per_cluster: int | None,
     seed: int,
 ) -> tuple[dict[str, float], dict[str, float], Predicted]:
-    """Metrics, counts and matched classes of one seed."""
+    """Metrics, counts and matched classes of one seed; `lengths` are those of the test vectors."""
     clustering = _faiss().Kmeans(
         train.shape[1],
         k,
@@ -101,7 +121,7 @@ def _one(
     found = {name: clustering.index.search(part, 1) for name, part in (("train", train), ("test", test))}
     clusters = {name: nearest[:, 0] for name, (_, nearest) in found.items()}
     counts: dict[str, float] = {f"empty_{name}": k - len(np.unique(each)) for name, each in clusters.items()}
-    matched = Predicted(matched_classes(truth, clusters["test"]), found["test"][0][:, 0].astype(np.float64))
+    matched = Predicted(matched_classes(truth, clusters["test"]), (found["test"][0][:, 0] / lengths).astype(np.float64))
     return clustering_metrics(truth, clusters["test"]), {"objective": objective, **counts}, matched
 
 

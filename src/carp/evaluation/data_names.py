@@ -1,22 +1,17 @@
 """What the data of a result are called in tables and file names."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from carp.images.sources.paper.paper_datasets import BY_NAME, DATASETS, PREFIX, find
 
 AVERAGE = "average"
 FILE_UNSAFE = r"[^\w.+%]+"  # becomes _ in the name of a file
-_OTHER_TITLES = {
-    "roxford5k": "ROxford5k",
-    "rparis6k": "RParis6k",
-    "copydays": "Copydays",
-    "voc0712": "VOC07+12",
-    AVERAGE: "Average",
-}
+_OTHER_TITLES = {"voc0712": "VOC07+12", AVERAGE: "Average"}
 _OWN = "(own data)"  # follows the name of a folder that has the name of a published dataset
-_PARTS = frozenset({"train", "trainval", "val", "valid", "validation", "test"})
+# Folders that say nothing about what is in them: parts of a dataset, and where its images are
+_PARTS = frozenset({"train", "trainval", "val", "valid", "validation", "test", "jpg", "jpeg"})
 
 
 def name_of_data(data: Mapping[str, Any]) -> str:
@@ -37,6 +32,21 @@ def name_of_data(data: Mapping[str, Any]) -> str:
     return f"{name} {_OWN}" if is_published and not word.startswith("torchvision:") else name
 
 
+def is_published_name(name: str) -> bool:
+    """Whether only verified data have this name."""
+    return name in BY_NAME or name in _OTHER_TITLES
+
+
+def distinct_names(paths: Sequence[str]) -> list[str]:
+    """Names of different folders of the same name: as much of the end of each path as tells it from the others."""
+    parts = [_parts(path) for path in paths]
+    for count in range(2, max(len(part) for part in parts) + 1):
+        names = ["/".join(part[-count:]) for part in parts]
+        if len(set(names)) == len(set(paths)):
+            return names
+    return list(paths)
+
+
 def without_mark(name: str) -> str:
     """The name without the mark of a folder that has the name of a published dataset."""
     return name.removesuffix(_OWN).strip()
@@ -54,7 +64,12 @@ def names_in_order() -> list[str]:
 
 def _folder_name(word: str) -> str:
     """The name of a folder, without `train` or `test` at its end."""
+    parts = _parts(word)
+    return parts[-1] if parts else word
+
+
+def _parts(word: str) -> list[str]:
     parts = [part for part in re.split(r"[/\\]", word) if part]
     while len(parts) > 1 and parts[-1].lower() in _PARTS:
         parts.pop()
-    return parts[-1] if parts else word
+    return parts

@@ -1,6 +1,7 @@
 """Features with labels, as a protocol gets them: a training part, and a test part or a substitute for it."""
 
 from dataclasses import dataclass, replace
+from typing import Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from carp.images.source import Source
 
 _TEST_SHARE = 0.2  # of every class, where a protocol needs test images and none are given
 _SPLIT_SEED = 0
+
+WithClasses = Union["LabelledFeatures", Source]
 
 
 @dataclass(frozen=True)
@@ -80,12 +83,7 @@ def with_test_images(train: LabelledFeatures, test: LabelledFeatures) -> tuple[L
     _check_same_encoder(train, test)
     if train.classes == test.classes:
         return train, test
-    unknown = sorted(set(test.classes) - set(train.classes))
-    if unknown:
-        raise DataError(
-            f"{train.name} and {test.name} have different classes: '{unknown[0]}' is only in {test.name}. "
-            "Give test images of the training classes."
-        )
+    check_classes(train, test)
     numbers = np.array([train.classes.index(name) for name in test.classes])
     if test.labels.ndim == 1:
         labels = numbers[test.labels]
@@ -93,6 +91,16 @@ def with_test_images(train: LabelledFeatures, test: LabelledFeatures) -> tuple[L
         labels = np.zeros((len(test.labels), len(train.classes)), dtype=np.int64)
         labels[:, numbers] = test.labels
     return train, replace(test, labels=labels, classes=train.classes)
+
+
+def check_classes(train: WithClasses, test: WithClasses) -> None:
+    """Raise if test images have a class that no training image has."""
+    unknown = sorted(set(test.classes) - set(train.classes))
+    if unknown:
+        raise DataError(
+            f"{train.name} and {test.name} have different classes: '{unknown[0]}' is only in {test.name}. "
+            "Give test images of the training classes."
+        )
 
 
 def _check_same_encoder(train: LabelledFeatures, test: LabelledFeatures) -> None:

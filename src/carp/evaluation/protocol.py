@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_
 from pydantic import ValidationInfo, field_validator
 
 from carp.checked_model import CheckedModel
+from carp.evaluation.paper_tables.work_amount import Sizes, Work
 
 if TYPE_CHECKING:
     from carp.evaluation.result import Result
@@ -22,7 +23,7 @@ WithoutTest = Literal["leave one out", "the same images", "hold out"]
 
 # Options of feature extraction that a protocol has a use for, by what it needs; all have `device`
 OPTIONS: Mapping[Needs, tuple[str, ...]] = {
-    "features": ("layer", "size", "resize", "precision", "root", "download", "device"),
+    "features": ("layer", "size", "resize", "interpolation", "precision", "root", "download", "device"),
     "images": ("layer", "root", "download", "device"),
     "boxes": ("device",),
 }
@@ -46,6 +47,10 @@ class Settings(CheckedModel):
         if isinstance(value, str):
             return tuple(part.strip() for part in value.strip().removeprefix("[").removesuffix("]").split(","))
         return tuple(value) if isinstance(value, Iterable) and not isinstance(value, Mapping) else (value,)
+
+    def extraction(self) -> dict[str, Any]:
+        """Options of feature extraction that the settings imply where the user gives none (see `presets.py`)."""
+        return {}
 
 
 S = TypeVar("S", bound=Settings)
@@ -89,6 +94,8 @@ class Protocol(ABC, Generic[S]):
     """Regular expression for the values that the paper's tables show; `carp table --all` shows all others, too."""
     number_letter: ClassVar[str] = ""
     """What the number in a value such as `top1@20` is called in tables: `k` for k = 20."""
+    in_paper: ClassVar[Mapping[str, str]] = {}
+    """The data of the paper's tables, by their name there: what `--data` has to be. ROOT is the folder of datasets."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -116,6 +123,10 @@ class Protocol(ABC, Generic[S]):
             Values and settings. For labelled features the runner adds where they come from; other protocols describe
             their data and their model themselves.
         """
+
+    def work(self, sizes: Sizes) -> Work:
+        """Estimate the work of an evaluation; by default, that of extracting the features."""
+        return Work((sizes.train + sizes.test) * sizes.pixels)
 
     def notes(self, result: "Result") -> list[str]:
         """Return what the reader of a result should know about it, one line each."""

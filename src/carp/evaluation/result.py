@@ -49,6 +49,8 @@ class Result:
     """Date and time in UTC; `write` fills it in."""
     spread: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
+    """What the evaluation was asked for: `data`, `test`, `settings` and `options`; the runner fills it in."""
     predicted: dict[str, Predicted] = field(default_factory=dict, repr=False, compare=False)
     """Predictions, if requested, by the end of the names of their values: `@20` for `top1@20`. Result files do not
     contain them."""
@@ -118,7 +120,7 @@ def read_result(path: Path) -> Result:
 def _check(read: dict[str, Any], place: str) -> None:
     """Check that required keys exist, and the type of every key."""
     wanted = {"protocol": str, "created": str} | dict.fromkeys(
-        ("values", "settings", "data", "model", "versions", "spread", "details"), dict
+        ("values", "settings", "data", "model", "versions", "spread", "details", "request"), dict
     )
     for key in ("protocol", "values"):
         if key not in read:

@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 from carp.compute import distributed
@@ -15,6 +16,7 @@ from carp.encoders.load import TRAINED, load_encoder
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
 from carp.evaluation.data_names import FILE_UNSAFE, name_of_data, without_mark
 from carp.evaluation.labelled_features import LabelledFeatures, with_test_images, without_test_images
+from carp.evaluation.paper_tables.request import request_of
 from carp.evaluation.predictions import Predictions
 from carp.evaluation.protocol import AnyProtocol
 from carp.evaluation.result import Result
@@ -73,9 +75,11 @@ def run_protocols(
     display = Display(quiet=quiet or distributed.rank() > 0)  # one for all, so that no warning is shown twice
     results, notes, refusals = list[Result](), list[str](), dict[str, CarpError]()
     for chosen, branch in _encoders(model, branches, epochs):
-        encoder = load_encoder(chosen, branch, options) if chosen is not None and needs_features else None
-        work = Workspace(chosen, branch, encoder, options, folder, display, predict=writer is not None)
+        load = cache(partial(load_encoder, chosen, branch)) if chosen is not None and needs_features else None
         for protocol in protocols:
+            extraction = with_preset(options, protocol)
+            encoder = None if load is None else load(extraction)
+            work = Workspace(chosen, branch, encoder, extraction, folder, display, predict=writer is not None)
             try:
                 result = _run(protocol, work, data, test, writer)
             except (DataError, MissingExtraError) as error:
@@ -88,7 +92,7 @@ def run_protocols(
             if distributed.is_first() and (out is not None or model is not None):
                 _write(result, folder)
             results.append(result)
-            notes += protocol.notes(result)
+            notes += [*_other_extraction(protocol, extraction, result), *protocol.notes(result)]
     if not results:
         raise next(iter(refusals.values()))
     if distributed.is_first():
@@ -134,7 +138,26 @@ def _run(
         result = with_origin(result, train.origin, described)
         if writer is not None:
             writer.add(result, tested)
-    return replace(result, protocol=protocol.name, versions=versions())
+    preset = getattr(protocol.settings, "preset", None)
+    settings = result.settings if preset is None else {"preset": preset, **result.settings}
+    request = request_of(protocol, data, test, work.options)
+    return replace(result, protocol=protocol.name, settings=settings, versions=versions(), request=request)
+
+
+def with_preset(options: FeatureOptions, protocol: AnyProtocol) -> FeatureOptions:
+    """The options of feature extraction, with those of the protocol's preset where none was given."""
+    implied = {key: value for key, value in protocol.settings.extraction().items() if getattr(options, key) is None}
+    return options.model_copy(update=implied)
+
+
+def _other_extraction(protocol: AnyProtocol, options: FeatureOptions, result: Result) -> list[str]:
+    """A note if stored features were extracted in another way than the protocol's preset says."""
+    return [
+        f"{protocol.name}: the preset '{result.settings['preset']}' extracts features with {key} {value}, but the "
+        f"stored features were extracted with {result.settings[key]}. Embed the images with --{key} {value}."
+        for key, value in protocol.settings.extraction().items()
+        if result.settings.get(key, value) != getattr(options, key) == value
+    ]
 
 
 def _take(

@@ -14,6 +14,7 @@ from carp.evaluation.result import Result
 from carp.features.feature_options import FeatureOptions
 from carp.features.store import Origin, Store, is_store, open_store
 from carp.images.source import Openable, Source
+from carp.images.views.interpolation import DEFAULT_INTERPOLATION
 from carp.runs.epoch_argument import split_epoch
 
 STORES = "features"  # sub-folder: one feature store per origin
@@ -80,4 +81,7 @@ class Workspace:
 
 def with_origin(result: Result, origin: Origin, data: dict[str, Any]) -> Result:
     """A result that says which features it was measured on."""
-    return replace(result, settings={**origin.transform, **result.settings}, data=data, model=origin.model)
+    transform = {**origin.transform}
+    if "size" in transform:
+        transform.setdefault("interpolation", DEFAULT_INTERPOLATION)
+    return replace(result, settings={**transform, **result.settings}, data=data, model=origin.model)

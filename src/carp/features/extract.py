@@ -4,7 +4,7 @@ Shapes: M images that can be read, F features, S side.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,6 +23,7 @@ from carp.images.loading.quarantine import Unreadable, nothing_to_read
 from carp.images.source import Source, read
 from carp.images.sources.array import ArraySource
 from carp.images.views.centre_crop import resize_and_crop
+from carp.images.views.interpolation import Interpolation
 
 Features = NDArray[np.float32]
 Progress = Callable[[int, int], None]  # called with (done, all)
@@ -78,6 +79,7 @@ def extract(
     progress: Progress = _silent,
     precision: Precision = "fp32",
     resize: int | None = None,
+    interpolation: Interpolation = "bicubic",
 ) -> Extracted:
     """Pooled features of all images of a source, with batch norm in evaluation mode.
 
@@ -85,7 +87,14 @@ def extract(
     features are [0, 0] if they `may_be_empty`.
     """
     batches = feature_batches(
-        encoder, source, size=size, device=device, batch_size=batch_size, precision=precision, resize=resize
+        encoder,
+        source,
+        size=size,
+        device=device,
+        batch_size=batch_size,
+        precision=precision,
+        resize=resize,
+        interpolation=interpolation,
     )
     return _collect(batches, source, progress, strict=strict, may_be_empty=may_be_empty)
 
@@ -99,7 +108,8 @@ def feature_batches(
     batch_size: int = 256,
     precision: Precision = "fp32",
     resize: int | None = None,
-) -> Iterator[FeatureBatch]:
+    interpolation: Interpolation = "bicubic",
+) -> Generator[FeatureBatch]:
     """Yield the features batch by batch, as float32 even if the encoder runs in bf16."""
     was_training = encoder.training
     encoder.eval()
@@ -111,7 +121,7 @@ def feature_batches(
         return features_BF.float().cpu().numpy()
 
     try:
-        batches = _batches(source, size, batch_size, resize)
+        batches = _batches(source, size, batch_size, resize, interpolation)
         # On a CPU, decoding ahead would slow the encoder by more than the time that it waits
         with TunedThreads(device) as threads:
             yield from _encoded(features, batches if device.type == "cpu" else one_ahead(batches), threads)
@@ -153,9 +163,11 @@ def default_resize(size: int) -> int:
     return size if size <= SMALL_IMAGE else round(size * _RESIZE)
 
 
-def evaluation_crop(pixels: Pixels, size: int, resize: int | None = None) -> Pixels:
+def evaluation_crop(
+    pixels: Pixels, size: int, resize: int | None = None, interpolation: Interpolation = "bicubic"
+) -> Pixels:
     """What the encoder sees of an image at evaluation: the shorter side resized to `resize`, then the centre crop."""
-    return resize_and_crop(pixels, default_resize(size) if resize is None else resize, size)
+    return resize_and_crop(pixels, default_resize(size) if resize is None else resize, size, interpolation)
 
 
 @dataclass(frozen=True)
@@ -165,7 +177,13 @@ class _Batch:
     unreadable: list[Unreadable]
 
 
-def _batches(source: Source, size: int, batch_size: int, resize: int | None = None) -> Iterator[_Batch]:
+def _batches(
+    source: Source,
+    size: int,
+    batch_size: int,
+    resize: int | None = None,
+    interpolation: Interpolation = "bicubic",
+) -> Iterator[_Batch]:
     starts = range(0, len(source), batch_size)
     as_it_is = size == (default_resize(size) if resize is None else resize)
     if isinstance(source, ArraySource) and source.images.shape[1:3] == (size, size) and as_it_is:
@@ -179,7 +197,7 @@ def _batches(source: Source, size: int, batch_size: int, resize: int | None = No
 
     def crop(index: int) -> Pixels | Unreadable:
         try:
-            return evaluation_crop(read(source, index), size, resize)
+            return evaluation_crop(read(source, index), size, resize, interpolation)
         except UnreadableImageError as error:
             return Unreadable(index, error.place, error.reason)
 

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from carp.checked_model import CheckedModel
+from carp.images.views.interpolation import Interpolation
 
 Precision = Literal["fp32", "bf16"]
 ENCODER, PROJECTOR = "encoder", "projector"  # layers that every run has
@@ -22,6 +23,10 @@ class FeatureOptions(CheckedModel):
         None,
         ge=1,
         description="Length of the shorter side before the centre crop. Default: 8/7 of size; size itself up to 64.",
+    )
+    interpolation: Interpolation | None = Field(
+        None,
+        description="How images are resized: bicubic or bilinear. Default: bicubic, unless a preset says otherwise.",
     )
     precision: Precision = Field("fp32", description="Precision of the encoder: fp32 or bf16.")
     batch_size: int = Field(256, ge=1, description="Images per batch.")

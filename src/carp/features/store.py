@@ -31,6 +31,7 @@ from carp.files.digests import damage_of
 from carp.files.manifest import Manifest
 from carp.files.verdicts import Checked, judge_complete
 from carp.images.loading.quarantine import Unreadable
+from carp.images.views.interpolation import DEFAULT_INTERPOLATION
 
 MANIFEST, FEATURES, LABELS, PLACES = "store.json", "features.npy", "labels.npy", "places.jsonl"
 _MANIFEST = Manifest(MANIFEST, 1, "Delete {folder} and embed again.", "features", "carp embed")
@@ -220,8 +221,9 @@ def _kind(array: NDArray[Any]) -> str:
 
 
 def transform_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """The differences between two transforms, as text; those of the first version do not name their version."""
-    before, now = ({"transform": 1, **each} if "size" in each else dict(each) for each in (found, wanted))
+    """The differences between two transforms, as text; what a transform does not name has its former value."""
+    former = {"transform": 1, "interpolation": DEFAULT_INTERPOLATION}
+    before, now = ({**former, **each} if "size" in each else dict(each) for each in (found, wanted))
     names = {"transform": "version"}
     return [
         f"{names.get(name, name)} {before.get(name)}{' of the transform' * (name in names)}, not {now.get(name)}"

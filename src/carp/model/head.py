@@ -146,10 +146,9 @@ class _BlockPass:
         self.z, self.w = z_VBD.flatten(0, 1), w_GBD.flatten(0, 1)
         self.prototypes_KD, self.teacher_KD = prototypes_KD, teacher_KD
         self.pairs = [(u, v) for u in range(V) for v in range(G) if u != v]
-        self.pair_weight = PAIR_FACTOR[pairs] / (
-            len(self.pairs) * images * blocks
-        )  # of one pair of views of an image in a block
-        self.mean_weight = entropy_weight / ((V + G) * images * blocks)  # of one assignment in the uniformity term
+        # The weight of one pair of views of an image in a block, and of one assignment in the uniformity term
+        self.pair_weight = PAIR_FACTOR[pairs] / (len(self.pairs) * images * blocks)
+        self.mean_weight = entropy_weight / ((V + G) * images * blocks)
         self.num_assignments = (V + G) * images  # averaged in the mean of a block
         self.grad_z = z_VBD.new_zeros(z_VBD.shape) if wants_z else None
         self.grad_prototypes = torch.empty_like(prototypes_KD) if wants_prototypes else None

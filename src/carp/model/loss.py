@@ -62,6 +62,7 @@ def carp_loss(
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
     _check(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
+    _check_pairs(pairs)
     if chunk is not None and chunk < 1:
         raise ModelError(f"chunk must be at least 1 block, received {chunk}.")
     terms = fused_loss(
@@ -103,6 +104,7 @@ def reference_loss(
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
     _check(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
+    _check_pairs(pairs)
     s_VBPN = _block_logits(z_VBD, prototypes, partition).softmax(dim=-1)
     t_GBPN = _block_logits(w_GBD, teacher_prototypes.detach(), partition).softmax(dim=-1)
 
@@ -172,6 +174,11 @@ def _check(z_VBD: Tensor, w_GBD: Tensor, prototypes_KD: Tensor, teacher_KD: Tens
     if wide and len(wide) < 4:
         raise ModelError(f"float64 must be used for all tensors or none, received it for {', '.join(sorted(wide))}.")
     _check_partition(partition_PN, K)
+
+
+def _check_pairs(pairs: str) -> None:
+    if pairs not in PAIR_FACTOR:
+        raise ModelError(f"pairs must be {' or '.join(PAIR_FACTOR)}, received '{pairs}'.")
 
 
 def _check_partition(partition_PN: Tensor, num_prototypes: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from carp.images.sources.paper.paper_datasets import Dataset, ListedDataset, Presence, Split
+from carp.images.sources.paper.paper_datasets import Dataset, ListedDataset, Split
 from carp.report.tables.screen import plain_text
 
 _HEADINGS = {"present": "present", "broken": "broken", "absent": "to get"}
@@ -20,10 +20,11 @@ def describe_datasets(listed: Sequence[ListedDataset], root: Path | None) -> str
     for entry in listed:
         row = entry.dataset
         second = row.title if entry.found is None else entry.found.state
-        images = f"{row.train.images:,} + {row.test.images:,}"
-        table.add_row(row.name, second, f"{row.classes:,}", images, row.metric, f"{row.gigabytes:g}")
+        classes, images = f"{row.classes:,}" if row.classes else "–", f"{row.train.images:,} + {row.test.images:,}"
+        table.add_row(row.name, second, classes, images, row.metric, f"{row.gigabytes:g}")
     lines = plain_text(table).splitlines()
-    lines.append("The metric is that of the literature; the paper reports top-1, and mAP on VOC07.")
+    lines.append("The metric is that of the literature; where that is not mAP, the paper reports top-1.")
+    lines.append("Without classes: the images that are searched and the queries, in place of train and test.")
     for row in (entry.dataset for entry in listed):
         lists = [f"{name} ({subset.images:,} images)" for name, subset in row.lists.items()]
         lines += [f"{row.name} has published lists of some training images: {', '.join(lists)}."] if lists else []
@@ -31,15 +32,19 @@ def describe_datasets(listed: Sequence[ListedDataset], root: Path | None) -> str
         lines.append("dataset:NAME:train and dataset:NAME:test, with root=FOLDER, open the splits of each.")
         return "\n".join([*lines, "Add --root FOLDER to see which of them are in a folder, and how to get the rest."])
     for state, heading in _HEADINGS.items():
-        found = [(entry.dataset, entry.found) for entry in listed if entry.found and entry.found.state == state]
+        found = [entry for entry in listed if entry.found and entry.found.state == state]
         lines += ["", f"{heading}:"] if found else []
-        lines += [f"  {row.name}: {_advice(row, presence, root)}" for row, presence in found]
+        lines += [f"  {entry.dataset.name}: {how_to_get(entry, root)}" for entry in found]
     return "\n".join(lines)
 
 
-def _advice(row: Dataset, presence: Presence, root: Path) -> str:
+def how_to_get(listed: ListedDataset, root: Path) -> str:
+    """How to open a dataset that is in a folder, or how to get it there."""
+    row, presence = listed.dataset, listed.found
+    assert presence is not None
     if presence.state == "present":
-        return "   ".join([presence.train, presence.test, *presence.lists, shlex.quote(f"root={root}")])
+        names = [name for name in (presence.train, presence.test, *presence.lists) if name]
+        return "   ".join([*names, shlex.quote(f"root={root}")])
     reason = f"{presence.reason}. " if presence.reason else ""
     how = row.how.replace("ROOT", shlex.quote(str(root)))
     if not row.download:

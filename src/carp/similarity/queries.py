@@ -50,6 +50,7 @@ def embed_queries(encoder: Encoder, images: Sequence[str | Path], precision: Pre
                 device=encoder.device,
                 precision=precision,
                 resize=encoder.resize,
+                interpolation=encoder.interpolation,
             )
             if note := found.note():
                 warnings.warn(note, CarpWarning, stacklevel=4)

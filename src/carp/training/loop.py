@@ -84,6 +84,7 @@ class Training:
         if config.compile:
             self.model.student.encoder.compile()
         self.stepper = Stepper(self.model, self.optimiser, self.schedules, config, device)
+        self.stepper.loss_scale.restore(saved)
 
     def run(self, validate: Validate | None = None) -> None:
         """Train to the end; raise if a signal, a collapse or a number that is not finite ends the run early."""
@@ -137,6 +138,7 @@ class Training:
             "metrics_length": self.log.sync(),
             "metrics_crc32": self.log.checksum,
             **self.course.state(),
+            **self.stepper.loss_scale.state(),
             "seed": self.config.seed,
             "settings": decisive(self.config),
             "epoch": self.step // self.loader.steps_per_epoch,
@@ -205,16 +207,21 @@ class Training:
         return all_rows(model | moments, self.config) | self.course.tensors()
 
     def _record(self, batch: Batch, result: StepResult) -> None:
+        scale = self.stepper.loss_scale
+        if not result.applied:
+            self.log.write(batch.step, {"epoch": batch.epoch, "skipped": True, "loss_scale": scale.value})
+            self.display.say(f"step {batch.step} was skipped: its gradient overflows in fp16 ({scale})")
         if batch.step % self.config.log_steps == 0 or self.step == self.schedules.num_steps:
             values = {
                 "epoch": batch.epoch,
                 "loss": result.loss,
                 "consistency": result.consistency,
                 "kl_to_uniform": result.kl_to_uniform,
-                "gradient_norm": result.gradient_norm,
+                "gradient_norm": result.gradient_norm if result.applied else None,
                 "lr": result.lr,
                 "teacher_momentum": result.teacher_momentum,
                 "entropy_weight": result.entropy_weight,
+                **({"loss_scale": scale.value} if scale.active else {}),
             }
             self.log.write(batch.step, values)
 

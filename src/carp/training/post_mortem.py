@@ -28,6 +28,7 @@ def post_mortem(
         "kl_to_uniform": repr(result.kl_to_uniform),
         "gradient_norm": repr(result.gradient_norm),
         "lr": result.lr,
+        "loss_scale": result.loss_scale,
         "last_diagnosis": str(diagnosis) if diagnosis else None,
         "parameters_with_bad_gradients": bad,
         "images": [index for part in distributed.gather(batch.indices.tolist()) for index in part],

@@ -26,6 +26,7 @@ from carp.model.shared_loss import sharded_loss, shared_loss
 from carp.random import Purpose, seed_of
 from carp.training.accumulate import accumulate_exact, accumulate_fast
 from carp.training.health import Health, measure
+from carp.training.loss_scale import LossScale
 from carp.training.micro_batch import divide
 from carp.training.optimiser import set_hyperparameters
 from carp.training.schedules import Schedules
@@ -43,7 +44,9 @@ class StepResult:
     lr: float
     teacher_momentum: float
     entropy_weight: float
-    finite: bool  # whether loss and gradient are finite numbers; only then was the step applied
+    loss_scale: float  # of the step, 1 except in fp16
+    finite: bool  # whether the run may go on: loss and gradient are finite, or a lower loss scale may make them so
+    applied: bool  # whether loss and gradient are finite
     health: Health | None
 
 
@@ -58,10 +61,11 @@ class Stepper:
         self.sharded = config.shards > 1 and distributed.world_size() > 1  # whether others hold other prototypes
         self.mark = 0  # of the partition: processes compare it to know that they are in step
         self.trainable = [p for p in model.parameters() if p.requires_grad]
+        self.loss_scale = LossScale(active=config.precision == "fp16")
         self.statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
 
     def __call__(self, batch: Batch, *, with_health: bool = False) -> StepResult:
-        """Train on one batch. Nothing is applied when the loss or a gradient is not finite."""
+        """Train on one batch. Nothing is applied if the loss or a gradient is not finite."""
         config, step = self.config, batch.step
         lr, entropy_weight = self.schedules.lr(step), self.schedules.entropy_weight(step)
         momentum = self.schedules.teacher_momentum(step)
@@ -79,16 +83,19 @@ class Stepper:
             return loss(embedded, own_PN, images=images, entropy_weight=entropy_weight, pairs=config.pairs)
 
         self.optimiser.zero_grad(set_to_none=True)
+        scale = self.loss_scale.value
         micro_batches = divide(batch, config.micro_batch)
         exact = config.accumulate == "exact" and len(micro_batches) > 1
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+        half = torch.float16 if config.precision == "fp16" else torch.bfloat16
+        with torch.autocast(self.device.type, half, enabled=config.precision != "fp32"):
             accumulate = accumulate_exact if exact else accumulate_fast
-            seen = accumulate(self.model, micro_batches, prepare, loss_of)
+            seen = accumulate(self.model, micro_batches, prepare, loss_of, scale=scale)
 
         gradients = [p.grad for p in self.trainable if p.grad is not None]
         norm = self._add_up(gradients)
         loss, consistency, kl, gradient_norm = torch.stack([*seen.terms, norm]).tolist()
-        finite = math.isfinite(loss) and math.isfinite(gradient_norm)
+        applied = math.isfinite(loss) and math.isfinite(gradient_norm)
+        finite = math.isfinite(loss) and (applied or self.loss_scale.can_fall)
         health = None
         if finite and with_health:
             z_BVD, w_BVD = (
@@ -99,7 +106,7 @@ class Stepper:
             teacher = (w_BVD.transpose(0, 1), seen.teacher_prototypes_KD)
             found = measure(mean, kl, z_BVD.transpose(0, 1), seen.prototypes_KD, partition_PN, teacher)
             health = mean_over_shards(found) if self.sharded else found
-        if finite:
+        if applied:
             if config.clip_gradient is not None:
                 torch.nn.utils.clip_grads_with_norm_(self.trainable, config.clip_gradient, norm)
             if config.teacher_update == "before":
@@ -108,7 +115,11 @@ class Stepper:
             if config.teacher_update == "after":
                 self.model.update_teacher(momentum)
             exchange(self.model, self.optimiser, config, step)
-        return StepResult(loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, finite, health)
+        if finite:
+            self.loss_scale.update(overflowed=not applied)
+        return StepResult(
+            loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, scale, finite, applied, health
+        )
 
     def partition(self, step: int, number: int = 0) -> Tensor:
         """The partition of a step, the same for every view and branch; independent micro-batches have their own."""
@@ -128,15 +139,18 @@ class Stepper:
     def _add_up(self, gradients: list[Tensor]) -> Tensor:
         """Sum the gradients over processes, and average the running statistics of each process's own images.
 
-        Returns the norm of the whole gradient. The gradient of a shard of prototypes is complete already and stays
-        where it is.
+        Divides the gradients by the loss scale, and returns the norm of the whole gradient. The gradient of a shard of
+        prototypes is complete already and stays where it is.
         """
         of_shard = self.model.student.assigner.directions_KD.grad if self.sharded else None
+        all_gradients = gradients
         gradients = [gradient for gradient in gradients if gradient is not of_shard]
         own_statistics = list[Tensor]() if self.config.sync_batch_norm else self.statistics
         if distributed.world_size() > 1 and own_statistics:
             torch._foreach_div_(own_statistics, distributed.world_size())
         distributed.all_reduce_sum([*gradients, *own_statistics])
+        if self.loss_scale.active:
+            torch._foreach_div_(all_gradients, self.loss_scale.value)
         norm = torch.nn.utils.get_total_norm(gradients)
         if of_shard is None:
             return norm

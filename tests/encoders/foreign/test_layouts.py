@@ -87,9 +87,11 @@ def test_the_features_are_those_of_the_source(method: str, source: nn.Module, tm
 
 
 def test_every_method_of_the_paper_has_a_row() -> None:
-    from carp.report.tables.paper import layouts
+    from carp.report.tables.paper import evaluation_layouts
 
-    theirs = {row.name.removesuffix(" (mc)") for layout in layouts().values() for row in layout.rows} - {"Random"}
+    theirs = {row.name.removesuffix(" (mc)") for layout in evaluation_layouts().values() for row in layout.rows} - {
+        "Random"
+    }
     assert theirs == {method.paper.removesuffix(" (mc)") for method in METHODS if method.paper}
     assert len(BY_NAME) == len(METHODS) >= 20
     assert all(method.source.startswith("https://") for method in METHODS)

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from carp.random import Purpose, key
 OPTIMISERS: tuple[OptimiserName, ...] = ("sgd", "lars")
 LRS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0)
 WEIGHT_DECAYS = (0.0, 1e-6)
+LrScaling = Literal["linear", "none"]
+ChooseOn = Literal["held-out", "test"]
 
 
 def scaled_grid(
@@ -23,12 +25,41 @@ def scaled_grid(
     lrs: Sequence[float],
     weight_decays: Sequence[float],
     batch_size: int,
+    lr_scaling: LrScaling = "linear",
 ) -> list[Classifier]:
-    """All combinations, the learning rates multiplied by batch_size / 256."""
-    scaled = [lr * batch_size / 256 for lr in lrs]
+    """All combinations, the learning rates multiplied by batch_size / 256 unless `lr_scaling` is `none`."""
+    scaled = [lr * batch_size / 256 for lr in lrs] if lr_scaling == "linear" else lrs
     return [
         Classifier(name, float(lr), float(wd)) for name, lr, wd in itertools.product(optimisers, scaled, weight_decays)
     ]
+
+
+def recorded(
+    optimisers: Sequence[OptimiserName],
+    lrs: Sequence[float],
+    weight_decays: Sequence[float],
+    lr_scaling: LrScaling,
+    epochs: int,
+    batch_size: int,
+    choose_on: ChooseOn,
+    held_out: float,
+    seed: int,
+    *,
+    cached: bool,
+) -> dict[str, Any]:
+    """The settings that results record."""
+    return {
+        "optimisers": list(optimisers),
+        "lrs": list(lrs),
+        "weight_decays": list(weight_decays),
+        "lr_scaling": lr_scaling,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "choose_on": choose_on,
+        "held_out": held_out if choose_on == "held-out" else None,
+        "seed": seed,
+        "cached": cached,
+    }
 
 
 def choose_held_out(labels: Labels, share: float, seed: int) -> NDArray[np.bool_]:
@@ -49,15 +80,16 @@ def choose_held_out(labels: Labels, share: float, seed: int) -> NDArray[np.bool_
     return marked
 
 
-def best_classifier(held_top1: Sequence[float]) -> int:
-    """Return the index of the classifier that is best on the images held out; the first of equals."""
-    return int(np.argmax(held_top1))
+def best_classifier(top1: Sequence[float]) -> int:
+    """Return the index of the classifier that is best on the images that select it; the first of equals."""
+    return int(np.argmax(top1))
 
 
 def linear_result(
     classifiers: Sequence[Classifier],
     *,
-    held_top1: Sequence[float],
+    held_top1: Sequence[float] | None,
+    best_epochs: Sequence[int] | None = None,
     tested: Accuracies,
     finite: Sequence[bool],
     chosen: dict[str, float],
@@ -67,6 +99,7 @@ def linear_result(
 ) -> Result:
     """Return the values of the chosen classifier (`top1`, …) and the whole grid.
 
+    It was chosen on the images held out; or on the test images, each classifier after its best epoch.
     With `all_final`, every classifier in `tested` was trained on all images, like the chosen one. Then the largest
     top-1 on the test images is reported, too; it is never below `top1`.
     """
@@ -75,13 +108,14 @@ def linear_result(
             "optimiser": classifier.optimiser,
             "lr": classifier.lr,
             "weight_decay": classifier.weight_decay,
-            "held_out_top1": held,
+            **({} if held_top1 is None else {"held_out_top1": held_top1[i]}),
+            **({} if best_epochs is None else {"best_epoch": best_epochs[i]}),
             "test_top1": tested.top1[i],
             "test_mean_per_class": tested.mean_per_class[i],
             "diverged": not kept,
         }
-        for i, (classifier, held, kept) in enumerate(zip(classifiers, held_top1, finite, strict=True))
+        for i, (classifier, kept) in enumerate(zip(classifiers, finite, strict=True))
     ]
     values = chosen | ({"best_top1_on_test": max(tested.top1)} if all_final else {})
-    details = {"chosen": rows[best_classifier(held_top1)], "grid": rows}
+    details = {"chosen": rows[best_classifier(tested.top1 if held_top1 is None else held_top1)], "grid": rows}
     return Result(values=values, settings=settings, details=details, predicted=only(predicted))

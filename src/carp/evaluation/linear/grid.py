@@ -26,7 +26,7 @@ from carp.random import Purpose, key, seed_of
 OptimiserName = Literal["sgd", "lars"]
 Batch = tuple[Tensor, Tensor]  # features [B, F], labels [B]
 Rows = NDArray[np.integer[Any]]
-T = TypeVar("T", float, bool)
+T = TypeVar("T", float, int, bool)
 
 _MOMENTUM = 0.9
 _TRUST = 0.001
@@ -175,6 +175,15 @@ class LinearGrid:
     def finite(self) -> Tensor:
         """Return which classifiers have not diverged, [S]."""
         return torch.isfinite(self.weight_SCF).flatten(1).all(dim=1) & torch.isfinite(self.bias_SC).all(dim=1)
+
+
+def predictions_of(grid: LinearGrid, classifier: int, num_classifiers: int, batches: Iterator[Batch]) -> Predicted:
+    """Return the predictions of one classifier, which one process has, on all processes."""
+    own = range(num_classifiers)[distributed.own_share(num_classifiers)]
+    found = grid.predict(batches, classifier - own.start) if classifier in own else None
+    told = distributed.gather(None if found is None else [found.classes.tolist(), found.scores.tolist()])
+    classes, scores = next(part for part in told if part is not None)
+    return Predicted(np.array(classes), np.array(scores))
 
 
 def _softmax_(logits_BSC: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
-"""Two grids of linear classifiers on one pass of a frozen encoder over random crops, from the last saved step.
+"""Grids of linear classifiers on one pass of a frozen encoder over random crops, from the last saved step.
 
 Shapes: B images of a step, S classifiers, C classes, F features.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +18,8 @@ from torch import Tensor, nn
 from carp.compute import distributed
 from carp.errors import BadImagesError, DataError
 from carp.evaluation.feature_arrays import Labels
-from carp.evaluation.linear.grid import Classifier, LinearGrid, cosine
+from carp.evaluation.linear.best_epochs import BestEpochs
+from carp.evaluation.linear.grid import Classifier, LinearGrid
 from carp.features.extract import Progress
 from carp.images.loading.loader import normalise
 from carp.images.loading.quarantine import Unreadable
@@ -30,7 +32,51 @@ Precision = Literal["fp32", "bf16"]
 _MOST_LOST = 0.05  # share of the images that may have become unreadable since their features were stored
 
 
-class TwoGrids:
+class Grids(ABC):
+    """What is trained on one pass of the encoder."""
+
+    final: LinearGrid
+    """The grid that sees all images."""
+
+    @abstractmethod
+    def step(self, x_BF: Tensor, y_B: Tensor, is_held_B: Tensor, *, lr_factor: float) -> None:
+        """Train on features [B, F] for one step."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that changes during training."""
+
+    @abstractmethod
+    def after_epoch(self, epoch: int) -> None:
+        """Called at the end of every epoch."""
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        for name, value in self.state_dict().items():
+            value.copy_(state[name])
+
+
+class OneGrid(Grids):
+    """A grid that sees all images; the best epoch of every classifier is kept if `best` is given."""
+
+    def __init__(self, grid: LinearGrid, best: BestEpochs | None = None) -> None:
+        self.final, self._best = grid, best
+
+    def step(self, x_BF: Tensor, y_B: Tensor, is_held_B: Tensor, *, lr_factor: float) -> None:  # noqa: ARG002
+        """Train the grid on features [B, F] for one step."""
+        self.final.step(x_BF, y_B, lr_factor=lr_factor)
+
+    def after_epoch(self, epoch: int) -> None:
+        """Test the classifiers, if their best epoch is wanted."""
+        if self._best is not None:
+            self._best.after_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Everything that changes during training."""
+        return _joined({"final": self.final, "best": self._best})
+
+
+class TwoGrids(Grids):
     """The grid that selects the settings on images it did not see, and the one that sees all images."""
 
     def __init__(
@@ -47,6 +93,9 @@ class TwoGrids:
             self.choosing.step(x_BF[seen_B], y_B[seen_B], lr_factor=lr_factor)
         self.final.step(x_BF, y_B, lr_factor=lr_factor)
 
+    def after_epoch(self, epoch: int) -> None:
+        """Only the last epoch counts."""
+
     def finite(self) -> list[bool]:
         """Which classifiers have diverged in neither grid."""
         found: list[bool] = (self.choosing.finite() & self.final.finite()).tolist()
@@ -54,16 +103,16 @@ class TwoGrids:
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that changes during training."""
-        return {
-            f"{name}.{key}": value
-            for name, grid in (("choosing", self.choosing), ("final", self.final))
-            for key, value in grid.state_dict().items()
-        }
+        return _joined({"choosing": self.choosing, "final": self.final})
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
-        for name, value in self.state_dict().items():
-            value.copy_(state[name])
+
+def _joined(parts: Mapping[str, LinearGrid | BestEpochs | None]) -> dict[str, Tensor]:
+    """The states of several parts, each under its name."""
+    return {
+        f"{name}.{key}": value
+        for name, part in parts.items()
+        for key, value in (part.state_dict() if part is not None else {}).items()
+    }
 
 
 class FrozenEncoder:
@@ -92,12 +141,13 @@ class FrozenEncoder:
 
 @dataclass
 class Training:
-    """Trains both grids, step by step."""
+    """Trains grids, step by step."""
 
-    grids: TwoGrids
+    grids: Grids
     crops: Crops
     encode: FrozenEncoder
     epochs: int
+    lr_factor: Callable[[int], float]  # in an epoch
     label_of: Labels  # of every image of the source
     is_held: NDArray[np.bool_]
     state: Path | None
@@ -125,7 +175,7 @@ class Training:
     def _report(self, done: int, total: int) -> None:
         self.progress(self.crops.images_until(done), self.crops.images_until(total))
 
-    def _step(self, _step: int, batch: CropBatch) -> None:
+    def _step(self, step: int, batch: CropBatch) -> None:
         told = distributed.gather([asdict(bad) for bad in batch.unreadable] or None)
         self._leave_out([Unreadable(**bad) for part in told for bad in part or []])
         wanted, device = self.grids.final.weight_SCF.shape[2], self.grids.final.weight_SCF.device
@@ -141,7 +191,9 @@ class Training:
         )
         if len(indices):
             y_B, is_held_B = (torch.from_numpy(values[indices]).to(device) for values in (self.label_of, self.is_held))
-            self.grids.step(x_BF, y_B, is_held_B, lr_factor=cosine(self.epochs)(batch.epoch))
+            self.grids.step(x_BF, y_B, is_held_B, lr_factor=self.lr_factor(batch.epoch))
+        if (step + 1) % self.crops.steps_per_epoch == 0:
+            self.grids.after_epoch(batch.epoch)
 
     def _resume(self) -> int:
         """Restore the newest saved state and return its number of steps."""

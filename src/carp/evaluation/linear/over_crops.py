@@ -2,48 +2,51 @@
 
 All classifiers of the grid train on one pass of the encoder. Two grids share it. One does not see the images that are
 held out; its accuracy on them selects a classifier. The other sees all images, and its classifier with the same
-settings is tested. So nothing is trained twice, and the test images select nothing. Under torchrun every process
-encodes its share of a step's images and trains its share of the classifiers on all of them.
+settings is tested. So nothing is trained twice, and the test images select nothing. Where the test images are to
+select, as in published evaluations, there is one grid. Under torchrun every process encodes its share of a step's
+images and trains its share of the classifiers on all of them.
 
 Shapes: N images, B images of a step, F features.
 """
 
-import hashlib
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from carp.compute import distributed
-from carp.errors import ConfigError, DataError
+from carp.errors import DataError
 from carp.evaluation.feature_arrays import Features, Labels, check_classes, check_pair
+from carp.evaluation.linear.best_epochs import BestEpochs
 from carp.evaluation.linear.choice import (
     LRS,
     OPTIMISERS,
     WEIGHT_DECAYS,
+    ChooseOn,
+    LrScaling,
     best_classifier,
     choose_held_out,
     linear_result,
+    recorded,
     scaled_grid,
 )
-from carp.evaluation.linear.grid import Batch, OptimiserName, in_order, join_classifiers, own_classifiers
-from carp.evaluation.linear.grid_training import FrozenEncoder, Precision, Training, TwoGrids
-from carp.evaluation.result import Predicted, Result
+from carp.evaluation.linear.crop_training import CropTraining, digest
+from carp.evaluation.linear.grid import (
+    LinearGrid,
+    OptimiserName,
+    cosine,
+    join_classifiers,
+    own_classifiers,
+    predictions_of,
+)
+from carp.evaluation.linear.grid_training import OneGrid, Precision, TwoGrids
+from carp.evaluation.result import Result
 from carp.features.extract import Progress
 from carp.images.source import Source
-from carp.images.views.crops import Crops
-from carp.runs.run_folder import locked
-
-T = TypeVar("T", bound=np.generic)
-
-_STATE = 2  # of the files below `state`: another number when a step is computed in another way
+from carp.images.views.interpolation import DEFAULT_INTERPOLATION, Interpolation
 
 
 def linear_on_images(
@@ -63,8 +66,11 @@ def linear_on_images(
     lrs: Sequence[float] = LRS,
     weight_decays: Sequence[float] = WEIGHT_DECAYS,
     epochs: int = 100,
+    lr_scaling: LrScaling = "linear",
     batch_size: int = 256,
+    choose_on: ChooseOn = "held-out",
     held_out: float = 0.1,
+    crop_interpolation: Interpolation = DEFAULT_INTERPOLATION,
     seed: int = 0,
     weights_hash: str = "",
     state: Path | None = None,
@@ -89,11 +95,15 @@ def linear_on_images(
         precision: Precision of the encoder; the classifiers are always float32.
         workers: Processes that decode photographs.
         optimisers: Optimisers of the grid.
-        lrs: Learning rates of the grid, for 256 images: multiplied by batch_size / 256.
+        lrs: Learning rates of the grid.
         weight_decays: Weight decays of the grid.
         epochs: Passes over the training images.
+        lr_scaling: `linear` multiplies the learning rates by batch_size / 256.
         batch_size: Images per step.
+        choose_on: `held-out` chooses a classifier on training images that are held out, after the last epoch. `test`
+            chooses classifier and epoch on the test images, as published evaluations do; nothing is held out.
         held_out: Share of every class that selects the classifier.
+        crop_interpolation: How crops are resized.
         seed: Seed of the initial weights, the order, the crops and the images held out.
         weights_hash: Identifies the encoder, so that a state is only resumed with the encoder that it belongs to.
         state: A folder that keeps the state, so that the same call resumes after an interruption; the results are the
@@ -104,74 +114,61 @@ def linear_on_images(
         warn: Called with one line about images that could not be read, or about a damaged state.
 
     Returns:
-        The same as `linear_probe`, and `best_top1_on_test`: the largest `test_top1` of the grid. The paper's reference
-        reports it; it is too high, because the test images select the classifier. In the grid, `held_out_top1` belongs
-        to the classifier that did not see the images held out, `test_top1` to the one that saw all.
+        The same as `linear_probe`. With images held out also `best_top1_on_test`, the largest `test_top1` of the grid,
+        which is too high, because the test images select the classifier; in the grid, `held_out_top1` then belongs to
+        the classifier that did not see the images held out, `test_top1` to the one that saw all.
     """
-    classifiers = scaled_grid(optimisers, lrs, weight_decays, batch_size)
+    classifiers = scaled_grid(optimisers, lrs, weight_decays, batch_size, lr_scaling)
     check_pair(train, test)
     labels, truth, num_classes = check_classes(train, train_labels, test, test_labels)
     images = _images_of_rows(indices, len(train), source)
-    chooses = choose_held_out(labels, held_out, seed)
-    if state is not None and not weights_hash:
-        raise ConfigError(
-            "state was given without weights_hash, so it could be resumed with another encoder. Give the hash."
-        )
-
-    both = TwoGrids(own_classifiers(classifiers), train.shape[1], num_classes, seed=seed, device=device)
-    crops = Crops(
-        source, images, size=size, batch_size=batch_size, seed=seed, workers=workers, ahead=device.type != "cpu"
+    training = CropTraining(
+        encoder, source, size, device, precision, workers, crop_interpolation, weights_hash, state, save_seconds, warn
     )
-    described = {
-        "state": _STATE,
-        "members": [asdict(classifier) for classifier in classifiers],  # a key of states that earlier versions wrote
-        "settings": [epochs, batch_size, held_out, seed, size, precision, device.type],
-        "weights": weights_hash,
-        "data": [source.fingerprint, _digest(images.tobytes()), _digest(labels.tobytes())],
-        "shape": [train.shape[1], num_classes],
-    }
-    place = None if state is None else state / _digest(json.dumps(described).encode())[:16]
-    with nullcontext() if place is None or not distributed.is_first() else locked(place):
-        Training(
-            grids=both,
-            crops=crops,
-            encode=FrozenEncoder(encoder, device, precision),
-            epochs=epochs,
-            label_of=_by_image(len(source), images, labels),
-            is_held=_by_image(len(source), images, chooses),
-            state=place,
-            save_seconds=save_seconds,
-            progress=progress,
-            warn=warn,
-        ).run()
-
-    held_rows, test_rows = np.flatnonzero(chooses), np.arange(len(test))
-    kept = join_classifiers(both.finite())
-    held = both.choosing.accuracy(_to(device, in_order(train, labels, held_rows))).of_all()
-    held_top1 = [top1 if finite else 0.0 for top1, finite in zip(held.top1, kept, strict=True)]
-    tested = both.final.accuracy(_to(device, in_order(test, truth, test_rows))).of_all()
-    best = best_classifier(held_top1)
+    fit = partial(
+        training.run,
+        classifiers=classifiers,
+        images=images,
+        labels=labels,
+        epochs=epochs,
+        batch_size=batch_size,
+        seed=seed,
+        lr_factor=cosine(epochs),
+        progress=progress,
+    )
+    own, of_test = own_classifiers(classifiers), partial(training.batches, test, truth)
+    held_top1, best_epochs = None, None
+    if choose_on == "test":
+        final = LinearGrid(own, train.shape[1], num_classes, seed=seed, device=str(device))
+        best_of = BestEpochs(final, of_test)
+        fit(OneGrid(final, best_of), also={"tested": [digest(test), digest(truth)]})
+        best_epochs = join_classifiers(best_of.restore())
+        kept = join_classifiers(final.finite().tolist())
+    else:
+        chooses = choose_held_out(labels, held_out, seed)
+        both = TwoGrids(own, train.shape[1], num_classes, seed=seed, device=device)
+        fit(both, held_out=chooses, held_out_share=held_out)
+        final, kept = both.final, join_classifiers(both.finite())
+        held = both.choosing.accuracy(training.batches(train, labels, np.flatnonzero(chooses))).of_all()
+        held_top1 = [top1 if finite else 0.0 for top1, finite in zip(held.top1, kept, strict=True)]
+    tested = final.accuracy(of_test()).of_all()
+    best = best_classifier(tested.top1 if held_top1 is None else held_top1)
     return linear_result(
         classifiers,
         held_top1=held_top1,
+        best_epochs=best_epochs,
         tested=tested,
         finite=kept,
         chosen=tested.of(best, num_classes),
-        settings={"epochs": epochs, "batch_size": batch_size, "held_out": held_out, "seed": seed, "cached": False},
-        all_final=True,
-        predicted=_predicted(both, best, len(classifiers), _to(device, in_order(test, truth, test_rows)))
-        if predict
-        else None,
+        settings={
+            **recorded(
+                optimisers, lrs, weight_decays, lr_scaling, epochs, batch_size, choose_on, held_out, seed, cached=False
+            ),
+            "crop_interpolation": crop_interpolation,
+        },
+        all_final=held_top1 is not None,
+        predicted=predictions_of(final, best, len(classifiers), of_test()) if predict else None,
     )
-
-
-def _predicted(grids: TwoGrids, classifier: int, num_classifiers: int, batches: Iterator[Batch]) -> Predicted:
-    """Return the predictions of one classifier, which one process has, on all processes."""
-    own = range(num_classifiers)[distributed.own_share(num_classifiers)]
-    found = grids.final.predict(batches, classifier - own.start) if classifier in own else None
-    told = distributed.gather(None if found is None else [found.classes.tolist(), found.scores.tolist()])
-    classes, scores = next(part for part in told if part is not None)
-    return Predicted(np.array(classes), np.array(scores))
 
 
 def _images_of_rows(indices: NDArray[np.int64] | None, rows: int, source: Source) -> NDArray[np.int64]:
@@ -187,18 +184,3 @@ def _images_of_rows(indices: NDArray[np.int64] | None, rows: int, source: Source
             f"the rows of the training features must be different images of {source.name}, which has {len(source)}."
         )
     return images
-
-
-def _by_image(num_images: int, images: NDArray[np.int64], values: NDArray[T]) -> NDArray[T]:
-    """Return values of rows as values of the images of the source."""
-    found = np.zeros(num_images, dtype=values.dtype)
-    found[images] = values
-    return found
-
-
-def _to(device: torch.device, batches: Iterator[Batch]) -> Iterator[Batch]:
-    return ((x_BF.to(device), y_B.to(device)) for x_BF, y_B in batches)
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

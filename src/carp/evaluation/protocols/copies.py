@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from carp.errors import ConfigError
-from carp.evaluation.protocol import Protocol, Settings
+from carp.errors import ConfigError, DataError
+from carp.evaluation.paper_tables.work_amount import Sizes, Work
+from carp.evaluation.presets import PresetSettings
+from carp.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:
+    from carp.evaluation.ranked.copy_sets import CopySet
     from carp.evaluation.result import Result
     from carp.evaluation.workspace import Workspace
     from carp.images.source import Openable
 
 
-class CopiesSettings(Settings):
+class CopiesSettings(PresetSettings):
     """Settings of `carp eval copies`."""
+
+    presets = {"paper": {}, "authors": {}}  # noqa: RUF012 - a ClassVar of the base; both are the default
 
     distractors: str | Path | None = Field(None, description="Further images in the database that are not originals.")
     whiten: str | Path | None = Field(None, description="Other images to learn a whitening from.")
@@ -34,6 +39,7 @@ class Copies(Protocol[CopiesSettings]):
     settings_type = CopiesSettings
     needs = "images"
     headline = r"map_strong"
+    in_paper = {"copydays": "dataset:copydays"}  # noqa: RUF012 - a ClassVar of the base
 
     def run(self, data: "Openable", test: None, work: "Workspace") -> "Result":  # noqa: ARG002 - it has no test images
         """Search the originals in `data` for every copy."""
@@ -42,7 +48,7 @@ class Copies(Protocol[CopiesSettings]):
         from carp.evaluation.ranked.original_sizes import take_original_sizes
         from carp.evaluation.ranked.whitening import fit_whitening
         from carp.evaluation.workspace import with_origin
-        from carp.images.sources.paper.paper_datasets import COPYDAYS_SIZES
+        from carp.images.sources.paper.ranked_sets import folder_of, ranked_set
         from carp.images.sources.subset import by_name
 
         if not isinstance(data, str | Path):
@@ -52,7 +58,17 @@ class Copies(Protocol[CopiesSettings]):
             )
         chosen = self.settings
         work.required_encoder()  # before images are looked for
-        found, source = read_copies(Path(data)), work.open_images(data)
+        published = ranked_set(data)
+        source = None if published is None else work.open_images(data)
+        found = read_copies(Path(data) if source is None else folder_of(source))
+        name = _name_of(found)
+        if published is not None and name != published.name:
+            raise DataError(
+                f"{data} has {len(found.originals):,} originals and {_strong(found):,} strong copies, not "
+                f"{published.train.images:,} and {published.test.images:,}: it is incomplete, or not this dataset. "
+                "To use it as it is, give its folder as the data."
+            )
+        source = source or work.open_images(data)
         take = partial(take_original_sizes, work, square=chosen.side)
         originals, origin = take(by_name(source, found.originals, named_by=str(data)))
         copies, _ = take(by_name(source, [copy.name for copy in found.copies], named_by=str(data)))
@@ -61,10 +77,26 @@ class Copies(Protocol[CopiesSettings]):
         result = copy_detection(
             copies, originals, found, distractors=distractors, whitening=whitening, depth=chosen.depth
         )
-        is_published = (len(found.originals), sum(copy.attack == "strong" for copy in found.copies)) == COPYDAYS_SIZES
         described = {
-            **({"name": "copydays"} if is_published else {}),
+            **({"name": name} if name else {}),
             "train": origin.data["name"],
             "fingerprints": [origin.data["fingerprint"]],
         }
         return with_origin(replace(result, settings={**result.settings, "side": chosen.side}), origin, described)
+
+    def work(self, sizes: Sizes) -> Work:
+        """Images pass as squares of their own size."""
+        return Work((sizes.train + sizes.test) * self.settings.side**2, sizes.train * sizes.test * sizes.features)
+
+
+def _name_of(found: "CopySet") -> str | None:
+    """The published dataset that has as many originals and strong copies; None for any other copies."""
+    from carp.images.sources.paper.paper_datasets import DATASETS
+
+    rows = (row for row in DATASETS if row.is_ranked and not row.truth)
+    sizes = len(found.originals), _strong(found)
+    return next((row.name for row in rows if (row.train.images, row.test.images) == sizes), None)
+
+
+def _strong(found: "CopySet") -> int:
+    return sum(copy.attack == "strong" for copy in found.copies)

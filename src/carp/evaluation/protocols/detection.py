@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from carp.errors import ConfigError, DataError
+from carp.evaluation.paper_tables.work_amount import Sizes, Work
 from carp.evaluation.protocol import Protocol, Settings
 
 if TYPE_CHECKING:
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 _TRAIN, _TEST = ("2007:trainval", "2012:trainval"), ("2007:test",)
 _STATE = "detection"  # sub-folder: the state of an interrupted run, and the numbers of finished trials
+
+# What the time of training follows from: longer over shorter side of an image; boxes that pass through the last stage,
+# an area of `_STAGE_PIXELS` each; the share of that stage in the work of the whole encoder
+_ASPECT, _BOXES_IN_TRAINING, _BOXES_IN_TEST, _STAGE_PIXELS, _LAST_STAGE = 4 / 3, 512, 1000, 224**2, 0.2
 
 Pixels = Annotated[int, Field(gt=0)]
 
@@ -64,6 +69,7 @@ class Detection(Protocol[DetectionSettings]):
     needs = "boxes"
     branches = ("teacher",)
     headline = r"ap(50|75)?"
+    in_paper = {"voc0712": "ROOT"}  # noqa: RUF012 - a ClassVar of the base
 
     def run(self, data: "Openable", test: None, work: "Workspace") -> "Result":  # noqa: ARG002 - a setting
         """Train and test a detector several times; an interrupted run resumes."""
@@ -110,6 +116,15 @@ class Detection(Protocol[DetectionSettings]):
                 **{key: origin[key] for key in ("epochs", "epoch") if origin.get(key)},
             },
         )
+
+    def work(self, sizes: Sizes) -> Work:
+        """A step of training is three passes; in every pass, the last stage also runs on each of the proposals."""
+        chosen = self.settings
+        side = sum(chosen.sizes) / len(chosen.sizes)
+        stage = _LAST_STAGE * _STAGE_PIXELS
+        train = _ASPECT * side**2 + _BOXES_IN_TRAINING * stage
+        test = _ASPECT * chosen.test_size**2 + _BOXES_IN_TEST * stage
+        return Work(chosen.trials * (3 * chosen.iterations * chosen.batch_size * train + sizes.test * test))
 
 
 def _progress(what: str, display: "Display", bars: ExitStack) -> "Callable[[int, int], None]":

@@ -1,11 +1,14 @@
 """`carp eval knn`: weighted k-nearest-neighbour classification, as in the paper's appendix."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from carp.evaluation.protocol import Protocol, Settings
+from carp.evaluation.paper_tables.work_amount import Sizes, Work
+from carp.evaluation.presets import PresetSettings
+from carp.evaluation.protocol import Protocol
 
 if TYPE_CHECKING:
     from carp.evaluation.labelled_features import LabelledFeatures
@@ -13,8 +16,10 @@ if TYPE_CHECKING:
     from carp.evaluation.workspace import Workspace
 
 
-class KnnSettings(Settings):
+class KnnSettings(PresetSettings):
     """Settings of `carp eval knn`."""
+
+    presets = {"paper": {}, "authors": {}}  # noqa: RUF012 - a ClassVar of the base; both are the default
 
     k: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (10, 20, 100, 200),
@@ -38,6 +43,10 @@ class Knn(Protocol[KnnSettings]):
     without_test = "leave one out"
     part_of_all = predicts = True
     headline, number_letter = r"top1_k20", "k"
+    in_paper = {  # noqa: RUF012 - a ClassVar of the base
+        name: f"dataset:{name}"
+        for name in ("imagenet", "pets", "flowers", "aircraft", "cars", "country211", "food101", "stl10", "gtsrb")
+    }
 
     def check(self, num_images: int, *, leave_one_out: bool) -> None:
         """Raise if there are fewer images than neighbours that were asked for."""
@@ -65,6 +74,10 @@ class Knn(Protocol[KnnSettings]):
                 predict=work.predict,
                 progress=progress,
             )
+
+    def work(self, sizes: Sizes) -> Work:
+        """Every test image is compared with every training image."""
+        return replace(super().work(sizes), multiply_adds=sizes.train * sizes.test * sizes.features)
 
     def notes(self, result: "Result") -> list[str]:
         """Name the default k for which there are too few images."""

@@ -1,12 +1,13 @@
 """Views of a whole batch of small images at once, with tensor operations.
 
-Crop, resize and flip are two small matrix products: a row of the matrix holds Pillow's bicubic weights of the source
-pixels for one target pixel. The colour operations are torchvision's, without rounding to bytes in between. Between the
+Crop, resize and flip are two small matrix products: a row of the matrix holds Pillow's weights of the source pixels
+for one target pixel. The colour operations are torchvision's, without rounding to bytes in between. Between the
 operations, images are stored as [B, S, 3, S], rows outermost, which suits both products.
 
 Shapes: B images, S side of a view, H and W of the source.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from carp.images.views.interpolation import Interpolation
 from carp.images.views.view_parameters import (
     BRIGHTNESS,
     CONTRAST,
@@ -52,12 +54,12 @@ def batch_views(
             heights=np.full(len(indices), height),
             widths=np.full(len(indices), width),
         )
-        views.append(_render(pixels_BH3W, kind.size, drawn))
+        views.append(_render(pixels_BH3W, kind, drawn))
     return views
 
 
-def _render(images_BH3W: Tensor, size: int, drawn: ViewParameters) -> Tensor:
-    x = _crop_and_flip(images_BH3W, size, drawn)
+def _render(images_BH3W: Tensor, kind: ViewKind, drawn: ViewParameters) -> Tensor:
+    x = _crop_and_flip(images_BH3W, kind.size, kind.interpolation, drawn)
     for position in range(4):
         for operation in (BRIGHTNESS, CONTRAST, SATURATION, HUE):
             chosen = drawn.jitter & (drawn.order[:, position] == operation)
@@ -77,37 +79,41 @@ def _apply(x: Tensor, chosen: NDArray[np.bool_], operation, values: NDArray[np.f
         x.index_copy_(0, rows_t, operation(x.index_select(0, rows_t), value))
 
 
-def _crop_and_flip(images_BH3W: Tensor, size: int, drawn: ViewParameters) -> Tensor:
+def _crop_and_flip(images_BH3W: Tensor, size: int, how: Interpolation, drawn: ViewParameters) -> Tensor:
     """Resample the boxes to size × size, [B, S, 3, S]; a flip reverses the target columns.
 
     With the colours between rows and columns, either is one matrix product per image.
     """
     B, H, _, W = images_BH3W.shape
     top, left, height, width = drawn.box.T
-    rows_BSH = _weights(top, height, size, H, np.zeros_like(drawn.flip))
-    columns_BSW = _weights(left, width, size, W, drawn.flip)
+    rows_BSH = _weights(top, height, size, H, np.zeros_like(drawn.flip), how)
+    columns_BSW = _weights(left, width, size, W, drawn.flip, how)
     x = torch.bmm(rows_BSH, images_BH3W.flatten(2)).view(B, size * 3, W)
     x = torch.bmm(x, columns_BSW.mT).clamp_(0, 1)
     return x.view(B, size, 3, size)
 
 
-def _weights(start: Integers, length: Integers, size: int, source: int, flip: NDArray[np.bool_]) -> Tensor:
-    """Bicubic weights [B, size, source], from a table if the images are so small that all boxes fit into one."""
+def _weights(
+    start: Integers, length: Integers, size: int, source: int, flip: NDArray[np.bool_], how: Interpolation
+) -> Tensor:
+    """Weights [B, size, source], from a table if the images are so small that all boxes fit into one."""
     if source * source * size * source > _LARGEST_TABLE:
-        return _bicubic_weights(start, length, size, source, flip)
+        return _resize_weights(start, length, size, source, flip, how)
     place = torch.from_numpy((flip * source + start) * source + length - 1)
-    return _table(size, source).index_select(0, place)
+    return _table(size, source, how).index_select(0, place)
 
 
 @lru_cache(maxsize=4)
-def _table(size: int, source: int) -> Tensor:
+def _table(size: int, source: int, how: Interpolation) -> Tensor:
     """The weights of every box by flip, start and length; boxes that exceed the image are not used."""
     flip, start, length = (grid.ravel() for grid in np.meshgrid([False, True], *[np.arange(source)] * 2, indexing="ij"))
-    return _bicubic_weights(start, length + 1, size, source, flip)
+    return _resize_weights(start, length + 1, size, source, flip, how)
 
 
-def _bicubic_weights(start: Integers, length: Integers, size: int, source: int, flip: NDArray[np.bool_]) -> Tensor:
-    """Weights [B, size, source] of Pillow's antialiased bicubic resize of `length` pixels from `start`, or flipped."""
+def _resize_weights(
+    start: Integers, length: Integers, size: int, source: int, flip: NDArray[np.bool_], how: Interpolation
+) -> Tensor:
+    """Weights [B, size, source] of Pillow's antialiased resize of `length` pixels from `start`, or flipped."""
     scale = (length / size)[:, None]
     support = np.maximum(scale, 1.0)  # downscaling widens the kernel, which is the antialiasing
     target = (np.arange(size) + 0.5) * scale
@@ -118,7 +124,7 @@ def _bicubic_weights(start: Integers, length: Integers, size: int, source: int, 
         torch.from_numpy(values.astype(np.float32)).unsqueeze(1)
         for values in (target / support, (pixel + 0.5) / support, inside)
     )
-    weights = _cubic((pixel_B1W - target_B1S.mT).abs_()).mul_(inside_B1W)
+    weights = _KERNELS[how]((pixel_B1W - target_B1S.mT).abs_()).mul_(inside_B1W)
     return weights.div_(weights.sum(dim=-1, keepdim=True))
 
 
@@ -129,6 +135,14 @@ def _cubic(d: Tensor) -> Tensor:
     """
     u, v = (1 - d).clamp_(min=0), (2 - d).clamp_(min=0)
     return (v * v).mul_(v.sub_(1)).mul_(0.5).addcmul_(u * u, u.mul_(-2).add_(1))
+
+
+def _triangle(d: Tensor) -> Tensor:
+    """The kernel of linear interpolation of the distances d >= 0."""
+    return d.neg_().add_(1).clamp_(min=0)
+
+
+_KERNELS: dict[Interpolation, Callable[[Tensor], Tensor]] = {"bicubic": _cubic, "bilinear": _triangle}
 
 
 def _luma(x: Tensor) -> Tensor:

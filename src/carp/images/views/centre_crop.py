@@ -9,15 +9,17 @@ import numpy as np
 from PIL import Image
 
 from carp.images.decoding.decode import Pixels
+from carp.images.views.interpolation import Interpolation
 
 TRANSFORM = 2
 """The version of this transform, part of the origin of features. Version 1 resampled a fractional box."""
 
 _MOST_PIXELS = 2**25  # of a scaled image
+_METHODS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}
 
 
-def resize_and_crop(pixels: Pixels, resize: int, size: int) -> Pixels:
-    """The centre [size, size, 3] of an image [H, W, 3] whose shorter side is scaled to `resize`, bicubically.
+def resize_and_crop(pixels: Pixels, resize: int, size: int, interpolation: Interpolation = "bicubic") -> Pixels:
+    """The centre [size, size, 3] of an image [H, W, 3] whose shorter side is scaled to `resize`.
 
     An image so long that it would be scaled to more than 2^25 pixels (at 256: 512 times as long as wide) is first cut
     to its middle. For all others, every pixel equals torchvision's.
@@ -30,7 +32,7 @@ def resize_and_crop(pixels: Pixels, resize: int, size: int) -> Pixels:
         height, width, _ = pixels.shape
     long = int(resize * max(height, width) / min(height, width))
     new_width, new_height = (resize, long) if width <= height else (long, resize)
-    image = Image.fromarray(np.ascontiguousarray(pixels)).resize((new_width, new_height), Image.Resampling.BICUBIC)
+    image = Image.fromarray(np.ascontiguousarray(pixels)).resize((new_width, new_height), _METHODS[interpolation])
     left, top = _offset(new_width, size), _offset(new_height, size)
     return np.array(image.crop((left, top, left + size, top + size)))  # black outside the image
 

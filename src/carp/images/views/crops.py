@@ -29,8 +29,9 @@ from carp.images.loading.workers import by_workers
 from carp.images.source import Source
 from carp.images.sources.array import ArraySource
 from carp.images.views.batch_views import batch_views
+from carp.images.views.interpolation import Interpolation
 from carp.images.views.photo_views import photo_views
-from carp.images.views.view_parameters import crop_and_flip
+from carp.images.views.view_parameters import ViewKind, crop_and_flip
 from carp.random import Purpose, seed_of
 
 _WINDOW = 10_000  # images of neighbouring shards that are mixed
@@ -63,9 +64,10 @@ class Crops:
         seed: int,
         workers: int = 0,
         ahead: bool = False,
+        interpolation: Interpolation = "bicubic",
     ) -> None:
         self._held = hold_in_memory(source, size) if size <= SMALL_IMAGE else None
-        self._source, self._size, self._seed = source, size, seed
+        self._source, self._kind, self._seed = source, crop_and_flip(size, interpolation), seed
         self.batch_size, self._workers, self._ahead = batch_size, workers, ahead
         self._chosen = np.zeros(len(source), dtype=np.bool_)
         self._chosen[indices] = True
@@ -105,15 +107,14 @@ class Crops:
 
     def _small(self, source: ArraySource, first_step: int, last_step: int) -> Iterator[CropBatch]:
         bad = source.unreadable
-        kind = crop_and_flip(self._size)
         for epoch, due in self._steps(first_step, last_step):
             indices = due[[i not in bad for i in due.tolist()]] if bad else due
-            (images,) = batch_views(source.images[indices], [kind], seed=self._seed, epoch=epoch, indices=indices)
+            (images,) = batch_views(source.images[indices], [self._kind], seed=self._seed, epoch=epoch, indices=indices)
             yield CropBatch(epoch, images, indices, [bad[i] for i in due.tolist() if i in bad])
 
     def _photos(self, first_step: int, last_step: int) -> Generator[CropBatch]:
         items = ([(epoch, int(i)) for i in indices] for epoch, indices in self._steps(first_step, last_step))
-        with closing(by_workers(_Photos(self._source, self._size, self._seed), items, self._workers)) as made:
+        with closing(by_workers(_Photos(self._source, self._kind, self._seed), items, self._workers)) as made:
             for (epoch, _), crops in zip(self._steps(first_step, last_step), made, strict=True):
                 if isinstance(crops, DataError):
                     raise crops
@@ -126,8 +127,8 @@ _Made = tuple[Tensor, NDArray[np.int64], list[Unreadable]]  # a batch without it
 class _Photos(Dataset[_Made | DataError]):
     """The crops of a batch by (epoch, index); errors are values, because raised ones would arrive as tracebacks."""
 
-    def __init__(self, source: Source, size: int, seed: int) -> None:
-        self._source, self._kind, self._seed = source, crop_and_flip(size), seed
+    def __init__(self, source: Source, kind: ViewKind, seed: int) -> None:
+        self._source, self._kind, self._seed = source, kind, seed
         self._max_pixels = pixels_allowed()
 
     def __getitems__(self, items: list[tuple[int, int]]) -> _Made | DataError:

@@ -1,7 +1,7 @@
 """Views of one photograph at a time: the work of a loader's worker.
 
 A photograph is decoded once for all its views. The crops are drawn first, from the size in the header, so that a large
-JPEG is decoded no larger than its views need. A crop is resized with PyTorch, whose antialiased bicubic is Pillow's
+JPEG is decoded no larger than its views need. A crop is resized with PyTorch, whose antialiased resize is Pillow's
 with SIMD, and coloured with OpenCV, in bytes throughout. Every operation equals torchvision's up to
 rounding.
 """
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carp.images.decoding.decode import Photo, Pixels, Stored, open_photo
+from carp.images.views.interpolation import Interpolation
 from carp.images.views.view_parameters import (
     BRIGHTNESS,
     CONTRAST,
@@ -51,7 +52,7 @@ def photo_views(
     drawn = draw_views(kinds, seed=seed, epoch=epoch, index=index, height=photo.height, width=photo.width)
     pixels, boxes = _decode_for(photo, drawn.box, [kind.size for kind in kinds])
     return [
-        torch.from_numpy(_render(pixels, boxes[view], kind.size, drawn, view)).permute(2, 0, 1)
+        torch.from_numpy(_render(pixels, boxes[view], kind, drawn, view)).permute(2, 0, 1)
         for view, kind in enumerate(kinds)
     ]
 
@@ -73,9 +74,9 @@ def _reduce(boxes: Boxes, reduce: int) -> Boxes:
     return np.concatenate([start, end - start], axis=1)
 
 
-def _render(photo: Pixels, box: Boxes, size: int, drawn: ViewParameters, view: int) -> MatLike:
+def _render(photo: Pixels, box: Boxes, kind: ViewKind, drawn: ViewParameters, view: int) -> MatLike:
     """Bytes [size, size, 3] of one view."""
-    x = _crop(photo, box, size)
+    x = _crop(photo, box, kind.size, kind.interpolation)
     if drawn.flip[view]:
         x = cv2.flip(x, 1)
     if drawn.jitter[view]:
@@ -90,12 +91,12 @@ def _render(photo: Pixels, box: Boxes, size: int, drawn: ViewParameters, view: i
     return x
 
 
-def _crop(photo: Pixels, box: Boxes, size: int) -> MatLike:
+def _crop(photo: Pixels, box: Boxes, size: int, interpolation: Interpolation = "bicubic") -> MatLike:
     """Crop, then resize, so that pixels outside the box have no influence."""
     top, left, height, width = box.tolist()
     cut = torch.from_numpy(photo[top : top + height, left : left + width])
     batch = cut[None].permute(0, 3, 1, 2)  # in this order torch sees channels-last, which is faster
-    resized = F.interpolate(batch, (size, size), mode="bicubic", antialias=True)
+    resized = F.interpolate(batch, (size, size), mode=interpolation, antialias=True)
     pixels: MatLike = resized.permute(0, 2, 3, 1)[0].numpy()
     return np.ascontiguousarray(pixels)
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from carp.config import ViewSettings
+from carp.images.views.interpolation import Interpolation
 from carp.random import Purpose, key, uniforms
 
 _CROP_ATTEMPTS = 10
@@ -42,6 +43,7 @@ class ViewKind:
     blur: float
     solarise: float
     purpose: Purpose = Purpose.VIEW
+    interpolation: Interpolation = "bicubic"
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ def view_kinds(config: ViewSettings) -> list[ViewKind]:
     ]
 
 
-def crop_and_flip(size: int) -> ViewKind:
-    """Only a random crop and a flip, with torchvision's defaults, for linear evaluation."""
+def crop_and_flip(size: int, interpolation: Interpolation = "bicubic") -> ViewKind:
+    """Only a random crop and a flip, with torchvision's areas and shapes, for classifiers on a frozen encoder."""
     return ViewKind(
         size=size,
         scale=(0.08, 1.0),
@@ -89,6 +91,7 @@ def crop_and_flip(size: int) -> ViewKind:
         blur=0.0,
         solarise=0.0,
         purpose=Purpose.GRID_CROP,
+        interpolation=interpolation,
     )
 
 

@@ -1,9 +1,9 @@
 """Joins the result files of several models in one table, with one row per model and one column per measure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from carp.evaluation.data_names import AVERAGE, name_of_data
+from carp.evaluation.data_names import AVERAGE, distinct_names, is_published_name, name_of_data
 from carp.evaluation.protocols import protocol_of_result
 from carp.evaluation.result import Result
 from carp.report.tables.columns import Column, column_of
@@ -22,10 +22,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Value:
-    """A number as it is shown (a percentage or a count) and its standard deviation."""
+    """A number as it is shown (a percentage or a count), its standard deviation, and its decimals."""
 
     mean: float
     deviation: float | None = None
+    decimals: int = 1
+    is_difference: bool = False
 
 
 _FEW = 3  # notes of one kind
@@ -52,19 +54,21 @@ class Table:
 
 
 def shown(value: Value, column: Column) -> str:
-    """Format a number with one decimal and its standard deviation; a count without decimals."""
+    """Format a number, mostly with one decimal, and its standard deviation; a count without decimals."""
+    if value.is_difference:
+        return f"{value.mean:+.1f}"
     if not column.is_share:
         return f"{value.mean:.0f}"
-    deviation = "" if value.deviation is None else f" ± {value.deviation:.1f}"
-    return f"{value.mean:.1f}{deviation}"
+    deviation = "" if value.deviation is None else f" ± {value.deviation:.{value.decimals}f}"
+    return f"{value.mean:.{value.decimals}f}{deviation}"
 
 
 def _marks(table: Table, column: Column) -> tuple[set[tuple[Row, Column]], set[tuple[Row, Column]]]:
     """Return the best and second-best cells of a column by the number shown, so equal numbers are marked alike."""
     numbers = {
-        (row, column): round(table.cells[row, column].mean, 1)
+        (row, column): round(value.mean, value.decimals)
         for row in table.rows
-        if row.compared and (row, column) in table.cells
+        if row.compared and (value := table.cells.get((row, column)))
     }
     if not column.is_share or len(numbers) < 2:
         return set(), set()
@@ -80,23 +84,41 @@ class Source:
     result: Result
     place: str
     when: str
+    data: str = ""
+    """What its data are called, if not by their usual name."""
 
 
 def join(sources: Iterable[Source]) -> tuple[list[Row], Cells, list[str]]:
     """Return rows in the order of the sources, their values, and notes on values that have two results."""
-    sources = list(sources)
-    rows = list(dict.fromkeys(row for source in sources for row, _, _ in _values(source.result)))
+    sources = _with_distinct_data(list(sources))
+    rows = list(dict.fromkeys(row for source in sources for row, _, _ in _values(source)))
     cells: Cells = {}
     origin: dict[tuple[Row, Column], Source] = {}
     replaced: dict[tuple[str, str], list[_Replaced]] = {}
     for source in sorted(sources, key=lambda s: s.when):
-        for row, column, value in _values(source.result):
+        for row, column, value in _values(source):
             cell = (row, column)
             if cell in cells and cells[cell] != value:
                 pair = (origin[cell].place, source.place)
                 replaced.setdefault(pair, []).append(_Replaced(row, column, cells[cell], value))
             cells[cell], origin[cell] = value, source
     return *_with_unique_names(rows, cells), [*_notes_on_replaced(replaced), *_not_comparable(origin)]
+
+
+def _with_distinct_data(sources: list[Source]) -> list[Source]:
+    """Name the data more exactly where one model was evaluated on different folders of the same name."""
+    found: dict[tuple[str, str, Row], dict[str, str]] = {}
+    for source in sources:
+        data, name = source.result.data, name_of_data(source.result.data)
+        if not is_published_name(name) and "train" in data and "fingerprints" in data:
+            row, _ = _row_and_metric(source.result, "")
+            found.setdefault((name, source.result.protocol, row), {})[str(data["train"])] = str(data["fingerprints"])
+    names = {name for (name, _, _), paths in found.items() if len(set(paths.values())) > 1}
+    exact: dict[str, str] = {}
+    for name in names:
+        paths = sorted({path for (other, _, _), own in found.items() if other == name for path in own})
+        exact |= dict(zip(paths, distinct_names(paths), strict=True))
+    return [replace(source, data=exact.get(str(source.result.data.get("train")), "")) for source in sources]
 
 
 @dataclass(frozen=True)
@@ -160,11 +182,13 @@ def with_averages(cells: Cells, rows: Sequence[Row], columns: Sequence[Column], 
     return added
 
 
-def _values(result: Result) -> Iterable[tuple[Row, Column, Value]]:
+def _values(source: Source) -> Iterable[tuple[Row, Column, Value]]:
     """Yield the cells of one result."""
+    result = source.result
+    data = source.data or name_of_data(result.data)
     for name, value in result.values.items():
         row, metric = _row_and_metric(result, name)
-        column = column_of(result.protocol, name_of_data(result.data), column_name(result, metric))
+        column = column_of(result.protocol, data, column_name(result, metric))
         scale = 100 if column.is_share else 1
         deviation = result.spread.get(name)
         yield row, column, Value(scale * value, None if deviation is None else scale * deviation)

@@ -165,4 +165,5 @@ def _rules(table: Table, lead: int) -> str:
 def _latex(text: str) -> str:
     """Escape LaTeX's special characters."""
     text = text.replace("\\", r"\textbackslash ")
-    return re.sub(r"([#$%&_{}])", r"\\\1", text).replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ")
+    text = re.sub(r"([#$%&_{}])", r"\\\1", text).replace("~", r"\textasciitilde ").replace("^", r"\textasciicircum ")
+    return text.replace("−", "$-$")

@@ -12,6 +12,7 @@ from carp.images.decoding.decode import decode
 from carp.images.source import Opening, Source
 from carp.images.sources.folder import FolderSource
 from carp.images.sources.paper.paper_datasets import BY_NAME, PREFIX, Dataset, Presence, find
+from carp.images.sources.paper.ranked_sets import image_folder, open_ranked
 from carp.images.sources.paper.split_lists import imagenet_split, inaturalist_split, voc_split
 from carp.images.sources.python_objects import MapStyleSource
 from carp.images.sources.torchvision_sets import make_dataset
@@ -45,6 +46,10 @@ def read_name(name: str) -> tuple[Dataset, str]:
         )
     splits = {"": "train", row.train.word: "train", row.test.word: "test", "train": "train", "test": "test"}
     splits |= {listed: listed for listed in row.lists}
+    if row.is_ranked:
+        if split:
+            raise DataError(f"{row.name} has no splits, received '{split}'. Write {row.source('')}.")
+        return row, ""
     if split not in splits:
         own = ("train", "test", *row.lists)
         raise DataError(f"{row.name} has the splits {', '.join(own)}, received '{split}'.{nearest(split, own)}")
@@ -59,11 +64,15 @@ def counterpart(name: str) -> str | None:
     if not name.startswith(PREFIX):
         return None
     row, split = read_name(name)
+    if row.is_ranked:
+        return None
     return row.source("test") if split in row.lists or ":" not in name.removeprefix(PREFIX) else None
 
 
 def open_split(row: Dataset, split: str, root: Path, how: Opening) -> Source:
-    """A split of a row below `root`: `train`, `test`, or one of its lists."""
+    """A split of a row below `root`: `train`, `test`, or one of its lists; or a whole dataset for search."""
+    if row.is_ranked:
+        return open_ranked(row, root, how)
     name, download = row.source(split), how.download and row.download
     source: Source
     if split in row.lists:
@@ -117,9 +126,19 @@ def _class_folder(row: Dataset, split: str, root: Path) -> Path | None:
     return next((root / row.name / name for name in names if (root / row.name / name).is_dir()), None)
 
 
+def datasets_folder(root: str | Path) -> Path:
+    """The folder `root`, or an error if there is none."""
+    folder = Path(root).expanduser()
+    if not folder.is_dir():
+        raise DataError(f"--root {root} is not a folder. Give the folder that contains the datasets.")
+    return folder
+
+
 def look(row: Dataset, root: Path) -> Presence:
     """Look for a dataset below `root`; open its smaller split and one image of it, without a download."""
     try:
+        if row.is_ranked:
+            return _look_at_ranked(row, root)
         folders = {split: _class_folder(row, split, root) for split in ("train", "test")}
         by_torchvision = _is_kept_by_torchvision(row, root)
         if not any(folders.values()) and not by_torchvision:  # torchvision's classes may write before they fail
@@ -137,6 +156,14 @@ def look(row: Dataset, root: Path) -> Presence:
         return Presence("broken", reason=f"{type(error).__name__}: {' '.join(str(error).split())}")
     lists = [row.source(word) for word, subset in row.lists.items() if (root / row.name / subset.file).is_file()]
     return Presence("present", row.source("train"), row.source("test"), tuple(lists))
+
+
+def _look_at_ranked(row: Dataset, root: Path) -> Presence:
+    if image_folder(row, root) is None:
+        return Presence("absent")
+    source = open_ranked(row, root, Opening())
+    decode(source.fetch(0), source.place(0))
+    return Presence("present", row.source(""))
 
 
 def _check_class_folders(row: Dataset, split: str, root: Path) -> None:

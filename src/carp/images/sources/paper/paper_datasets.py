@@ -1,7 +1,8 @@
-"""The paper's datasets, one row each: where torchvision stores them, how large they are and what is measured on them.
+"""The paper's datasets, one row each: where they are stored, how large they are and what is measured on them.
 
 `dataset:NAME:SPLIT` opens a split of a row (`dataset_source.py`). The splits are those of the authors' own evaluation;
-the numbers of images are torchvision's.
+the numbers of images are torchvision's. Datasets for search (`ranked_sets.py`) have no splits: `train` is what is
+searched, `test` the queries.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 PREFIX = "dataset:"
 Metric = Literal["top-1", "mean per-class", "mAP"]
-Layout = Literal["torchvision", "folders", "voc", "inaturalist"]
+Layout = Literal["torchvision", "folders", "voc", "inaturalist", "ranked"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Dataset:
     train: Split
     test: Split
     classes: int
+    """0 for a dataset for search."""
     metric: Metric
     """What the literature reports."""
     paper_metric: Metric
@@ -59,12 +61,21 @@ class Dataset:
     """The folder below the root that torchvision uses as its own root."""
     layout: Layout = "torchvision"
     """How it is stored: as torchvision's class reads it, as folders of classes, or in a form with code of its own."""
+    truth: str = ""
+    """The file of its ground truth, for some datasets for search."""
+    truth_at: str = ""
+    """The address of that file."""
     lists: Mapping[str, SplitList] = field(default_factory=dict)
     """Published lists of some of the training images, by the word for them."""
 
+    @property
+    def is_ranked(self) -> bool:
+        """Whether it is a dataset for search, without splits and classes."""
+        return self.layout == "ranked"
+
     def source(self, split: str) -> str:
-        """The text that opens a split: `train`, `test`, or one of `lists`."""
-        return f"{PREFIX}{self.name}:{split}"
+        """The text that opens a split: `train`, `test`, or one of `lists`; or the whole of a dataset for search."""
+        return f"{PREFIX}{self.name}" if self.is_ranked else f"{PREFIX}{self.name}:{split}"
 
     def split(self, split: str) -> Split:
         """The published split; for one of `lists`, the one that it is a part of."""
@@ -111,6 +122,18 @@ class ListedDataset:
 
 def _split(word: str, images: int, **arguments: Any) -> Split:
     return Split(word, MappingProxyType(arguments or {"split": word}), images)
+
+
+def _searched(name: str, title: str, images: int, queries: int, gigabytes: float, archives: str) -> Dataset:
+    """A row for revisited Oxford or Paris."""
+    address = f"http://cmp.felk.cvut.cz/revisitop/data/datasets/{name}/gnd_{name}.pkl"
+    return Dataset(
+        name, title, "", Split("database", {}, images), Split("queries", {}, queries),
+        classes=0, metric="mAP", paper_metric="mAP", protocols=("retrieval",), gigabytes=gigabytes,
+        marker=f"{name}/jpg", download=False, layout="ranked", truth=f"gnd_{name}.pkl", truth_at=address,
+        how=f"unpack {archives} into ROOT/{name}/jpg, and save {address} in ROOT/{name} "
+        "(https://github.com/filipradenovic/revisitop does both)",
+    )  # fmt: skip
 
 
 _LISTS_AT = "https://github.com/google-research/simclr/tree/master/imagenet_subsets"
@@ -197,11 +220,23 @@ DATASETS = (
         how="torchvision does not split it: put train2018.json and val2018.json, which list its splits, into "
         "ROOT/inaturalist (https://github.com/visipedia/inat_comp/tree/master/2018)",
     ),
+    _searched(
+        "roxford5k", "ROxford5k", 4_993, 70, 1.9,
+        "http://www.robots.ox.ac.uk/~vgg/data/oxbuildings/oxbuild_images.tgz",
+    ),
+    _searched(
+        "rparis6k", "RParis6k", 6_322, 70, 2.5,
+        "http://www.robots.ox.ac.uk/~vgg/data/parisbuildings/paris_1.tgz and paris_2.tgz",
+    ),
+    Dataset(
+        "copydays", "Copydays", "", Split("original", {}, 157), Split("strong", {}, 229),
+        classes=0, metric="mAP", paper_metric="mAP", protocols=("copies",), gigabytes=0.4,
+        marker="copydays/original", download=False, layout="ranked",
+        how="unpack copydays_original.tar.gz into ROOT/copydays/original and copydays_strong.tar.gz into "
+        "ROOT/copydays/strong (https://lear.inrialpes.fr/~jegou/data.php#copydays); the other archives go into "
+        "jpegqual/3 … 75 and crops/10 … 80",
+    ),
 )  # fmt: skip
-RETRIEVAL_SIZES = {"roxford5k": (70, 4_993), "rparis6k": (70, 6_322)}
-"""Queries and images of the sets whose ground truth is published."""
-COPYDAYS_SIZES = (157, 229)
-"""Originals and strong copies of Copydays."""
 VOC0712_SIZES = (16_551, 4_952)
 """Training and test images of detection on VOC 2007 and 2012."""
 BY_NAME = {row.name: row for row in DATASETS}
@@ -210,7 +245,11 @@ BY_NAME = {row.name: row for row in DATASETS}
 def find(word: str) -> Dataset | None:
     """The row that a name, a title, a torchvision class or `dataset:NAME:SPLIT` means, in any spelling."""
     name = _plain(word.removeprefix(PREFIX).removeprefix("torchvision:").partition(":")[0])
-    return next((row for row in DATASETS if name in {_plain(n) for n in (row.name, row.title, row.torchvision)}), None)
+    return next((row for row in DATASETS if name in {_plain(n) for n in _names(row)}), None)
+
+
+def _names(row: Dataset) -> list[str]:
+    return [name for name in (row.name, row.title, row.torchvision) if name]
 
 
 def _plain(word: str) -> str:

@@ -1,0 +1,51 @@
+"""The plan of `carp eval paper` as text: the time of every table, and how to get the data that are missing."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from carp.console.quantities import counted, duration
+from carp.evaluation.paper_tables.plan import Evaluation
+from carp.report.dataset_list import how_to_get
+from carp.report.tables.screen import plain_text
+
+
+def describe_plan(groups: Mapping[str, Sequence[Evaluation]], root: Path) -> list[str]:
+    """Return one line per group of tables, the total, and one line per dataset that is missing or cannot be read.
+
+    Args:
+        groups: The evaluations of tables that share them, by the names of these tables; in the order in which they run.
+        root: The folder of datasets.
+    """
+    table = Table(title="Tables of the paper, the quickest first")
+    for name in ("tables", "datasets", "images", "done", "time"):
+        table.add_column(name, justify="left" if name == "tables" else "right", no_wrap=True)
+    every = {one.pair: one for group in groups.values() for one in group}
+    for names, group in groups.items():
+        usable = [one for one in group if one.state in {"to do", "done"}]
+        done = sum(one.state == "done" for one in group)
+        table.add_row(
+            names,
+            f"{len(usable)} of {len(group)}",
+            f"{sum(one.images for one in usable):,}",
+            str(done),
+            _time(group) if usable else "–",
+        )
+    to_do = [one for one in every.values() if one.state == "to do"]
+    lines = plain_text(table).splitlines()
+    lines.append(
+        f"in total: {counted(len(to_do), 'evaluation')} to do, about {duration(sum(one.seconds for one in to_do))} "
+        "(measured on a few images; features that are stored already take no time)"
+        if to_do
+        else "in total: nothing to do"
+    )
+    for heading, state in (("missing", "absent"), ("cannot be read", "broken")):
+        entries = {one.name: one.dataset for one in every.values() if one.state == state}
+        lines += [f"{heading}: {name}: {how_to_get(entry, root)}" for name, entry in entries.items()]
+    return lines
+
+
+def _time(group: Sequence[Evaluation]) -> str:
+    to_do = [one.seconds for one in group if one.state == "to do"]
+    return duration(sum(to_do)) if to_do else "done"

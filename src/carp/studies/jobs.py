@@ -1,0 +1,119 @@
+"""Runs the jobs of a study: each once, whatever is killed, however many processes share them.
+
+A job that has a result is never repeated. One that another process holds is passed over and looked at again at the end.
+An interrupted job has no result, so it runs again, and its run resumes from its newest checkpoint.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from carp.compute import distributed
+from carp.console.quantities import duration
+from carp.errors import CheckpointError
+from carp.files.lock import LockHeldError, held
+from carp.studies.job_result import JobResult, read_all, read_job_result
+from carp.studies.points import Job
+from carp.studies.study_folder import lock_of
+
+Say = Callable[[str], None]
+Work = Callable[[Job, Path], None]
+_NONE = -1
+
+
+@dataclass
+class JobQueue:
+    """The jobs of a study that are left, in order.
+
+    Attributes:
+        folder: The folder of the study.
+        jobs: All jobs of the study.
+        work: Does one job in its folder and writes its result. Every process of the study calls it (torchrun).
+        say: Prints a line.
+        done: Called in the first process after every job.
+        label: What the values are, for messages.
+    """
+
+    folder: Path
+    jobs: Sequence[Job]
+    work: Work
+    say: Say
+    done: Callable[[], object] = lambda: None
+    label: str = ""
+    elsewhere: dict[str, str] = field(default_factory=dict)
+    """Jobs that other processes were working on at the end, and these processes."""
+
+    def run(self) -> int:
+        """Run all jobs that are free, until none is left; return how many this process has run."""
+        count = 0
+        while self._run_next():
+            count += 1
+        for name, holder in self.elsewhere.items():
+            self.say(f"{name} is left to another process: {holder}.")
+        return count
+
+    def _run_next(self) -> bool:
+        with ExitStack() as lock:
+            number = self._take(lock) if distributed.is_first() else _NONE
+            number = int(distributed.gather(number)[0])
+            if number == _NONE:
+                return False
+            job = self.jobs[number]
+            if distributed.is_first():
+                self.say(self._announcement(job))
+            self.work(job, self.folder / job.name)
+        if distributed.is_first():
+            self.done()
+        return True
+
+    def _take(self, stack: ExitStack) -> int:
+        """Lock the next job that has no result, and return its number."""
+        self.elsewhere = {}
+        for number, job in enumerate(self.jobs):
+            if read_job_result(self.folder / job.name) is not None:
+                continue
+            try:
+                lock = stack.enter_context(ExitStack())
+                lock.enter_context(held(lock_of(self.folder, job.name)))
+            except LockHeldError as holder:
+                self.elsewhere[job.name] = str(holder)
+                continue
+            except OSError as error:
+                raise CheckpointError(
+                    f"cannot write the study {self.folder}: {error.strerror}. Free some space, or use another --out."
+                ) from error
+            if read_job_result(self.folder / job.name) is None:
+                return number
+            lock.close()  # another process finished it in the meantime
+        return _NONE
+
+    def _announcement(self, job: Job) -> str:
+        finished = read_all(self.folder)
+        names = {result.job.name for result in finished}
+        left = [other for other in self.jobs if other.name not in names]
+        done = len(self.jobs) - len(left)
+        seconds = estimate(left, finished, self.jobs)
+        time_left = "" if seconds is None else f", about {duration(seconds)} left for {len(left)}"
+        return f"job {done + 1} of {len(self.jobs)}: {f'{self.label} {job.title}'.strip()}{time_left}"
+
+
+def estimate(left: Sequence[Job], finished: Sequence[JobResult], jobs: Sequence[Job]) -> float | None:
+    """Seconds for the jobs that are left: those of the same point took as long, others according to their cost.
+
+    None if no finished job has a time.
+    """
+    costs = {job.point.title: job.point.cost for job in jobs}
+    times: dict[str, list[float]] = {}
+    for result in finished:
+        if result.seconds is not None and result.point.title in costs:
+            times.setdefault(result.point.title, []).append(result.seconds)
+    if not times:
+        return None
+    rate = sum(sum(seconds) for seconds in times.values()) / sum(costs[title] * len(times[title]) for title in times)
+
+    def expected(job: Job) -> float:
+        known = times.get(job.point.title)
+        return sum(known) / len(known) if known else rate * job.point.cost
+
+    return sum(expected(job) for job in left)
