@@ -241,6 +241,7 @@ def test_mistakes_are_one_line(cli: Cli, own_run: Path, datasets: Path, tmp_path
     assert_one_line(cli("eval", "paper", tmp_path / "none", "--root", datasets), "no folder or file")
     assert_one_line(cli("eval", "paper", own_run), "--root")
     assert_one_line(cli(*words, datasets, "--branch", "techer"), "Did you mean 'teacher'?")
+    assert_one_line(cli(*words, datasets, "--epoch", 9), "no checkpoint at the end of epoch 9", "exist: 2")
     with pytest.raises(CarpError, match="is not a folder"):
         carp.evaluate_paper(own_run, tmp_path / "none")
 

@@ -56,7 +56,8 @@ def test_every_figure_is_drawn_and_they_can_be_one(cli: Cli, trained: Path, tmp_
     assert out.count("figure: ") == 1
     width, height = size_of(tmp_path / "all.png")
     assert width == max(w for w, _ in sizes.values())
-    assert height == pytest.approx(sum(h for _, h in sizes.values()), abs=4)
+    in_a_row = max(sizes["epochs"][1], sizes["usage"][1])
+    assert height == pytest.approx(sizes["certainty"][1] + in_a_row + sizes["partitions"][1], abs=4)
 
 
 def test_without_images_the_records_are_drawn(cli: Cli, trained: Path) -> None:
@@ -116,20 +117,23 @@ def test_epochs_can_be_chosen(trained: Path, tmp_path: Path, monkeypatch: pytest
         assert [usage.label for usage in given["draw_usage"][0]] == expected
 
 
-def test_runs_without_kept_epochs_a_teacher_or_random_partitions(tmp_path: Path) -> None:
+def test_photographs_without_kept_epochs_a_teacher_or_random_partitions(tmp_path: Path) -> None:
     """The newest checkpoint is drawn; a fixed partition shows its blocks; siamese runs have two equal branches."""
-    data = write_images(tmp_path / "images", tiny_images(20))
-    run = tmp_path / "run"
+    data = write_images(tmp_path / "images", tiny_images(20, 80))
+    (data / "000.png").write_bytes(b"not an image")  # it would be the first to be drawn
     settings = {
         **TINY,
         "epochs": 1,
         "partition": "fixed",
         "teacher_momentum": 0,
         "block_size": 32,
-        "checkpoint_steps": 1,
+        "global_size": 72,
+        "workers": 0,
+        "max_bad_share": 0.5,
     }
+    run = tmp_path / "run"
     carp.train(data, run, quiet=True, **settings)
-    assert set(carp.report_run(run, data, images=1).files) == {"certainty", "usage", "partitions"}
+    assert set(carp.report_run(run, data, images=2).files) == {"certainty", "usage", "partitions"}
 
 
 def test_records_of_an_older_version_have_no_certainty(trained: Path) -> None:

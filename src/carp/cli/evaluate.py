@@ -91,6 +91,7 @@ def _evaluate_paper(
             autocompletion=completion.one_of("teacher", "student", "untrained", "raw pixels"),
         ),
     ] = "teacher",
+    epoch: options.Epoch = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -116,6 +117,7 @@ def _evaluate_paper(
         preset=preset,
         dry_run=dry_run,
         branch=branch,
+        epoch=epoch,
         out=out,
         **extraction,
         quiet=False,

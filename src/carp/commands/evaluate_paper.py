@@ -19,6 +19,7 @@ from carp.report.paper_plan import describe_plan
 from carp.report.tables.compose import compose, only_measured
 from carp.report.tables.join import Source, Table
 from carp.report.tables.paper import Layout, evaluation_layouts, layout
+from carp.runs.epoch_argument import at_epoch
 
 _PAPER_SIZE = 224  # pixels
 
@@ -56,6 +57,7 @@ def evaluate_paper(
     preset: str = "paper",
     dry_run: bool = False,
     branch: str = "teacher",
+    epoch: int | None = None,
     out: str | Path | None = None,
     layer: str = ENCODER,
     size: int | None = None,
@@ -70,12 +72,13 @@ def evaluate_paper(
     resumes after an interruption. An evaluation that fails does not stop the others.
 
     Args:
-        model: A run folder, or weights of another method (`swav:FILE`; `carp weights`).
+        model: A run folder, `RUN@25`, or weights of another method (`swav:FILE`; `carp weights`).
         root: The folder of datasets; `datasets(root)` lists what it contains and how to get the rest.
         only: Names of tables, such as `knn` or `kmeans`; by default all.
         preset: Settings of the protocols: `paper`, or `authors` for those of the authors' code where it differs.
         dry_run: Only plan: evaluate nothing and make no tables.
         branch: Encoder of a run: `teacher`, `student`, `untrained` or `raw pixels`.
+        epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
         out: Folder for `features` and `results`. None is the run folder, or for weights a folder of their name in the
             current directory.
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
@@ -88,6 +91,7 @@ def evaluate_paper(
     Returns:
         The tables, the evaluations behind them, and what failed.
     """
+    model = at_epoch(model, epoch)
     wanted = _wanted([only] if isinstance(only, str) else only)
     folder, results = datasets_folder(root), output_folder(model, out) / RESULTS
     if not dry_run:

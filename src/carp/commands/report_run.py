@@ -116,20 +116,34 @@ def report_run(
 
 
 def _written(figures: Sequence[_Figure], place: Path, *, joined: bool) -> dict[str, Path]:
-    """Write one file per figure, or all of them below each other into one."""
+    """Write one file per figure, or all of them into one."""
     if joined:
-        heights = [figure.size[1] for figure in figures]
-        page = new_figure(max(figure.size[0] for figure in figures), sum(heights))
-        parts = page.subfigures(len(figures), 1, height_ratios=heights, squeeze=False)[:, 0]
-        for figure, part in zip(figures, parts, strict=True):
-            figure.draw(part)
-        save_figure(page, place)
+        save_figure(_page(figures), place)
         return {figure.name: place for figure in figures}
     for figure in figures:
         page = new_figure(*figure.size)
         figure.draw(page)
         save_figure(page, place / f"{figure.name}.png")
     return {figure.name: place / f"{figure.name}.png" for figure in figures}
+
+
+def _page(figures: Sequence[_Figure]) -> Any:
+    """Draw all figures on one page, in rows that are as wide as the widest figure."""
+    width, rows = max(figure.size[0] for figure in figures), list[list[_Figure]]()
+    for figure in figures:
+        if rows and sum(other.size[0] for other in rows[-1]) + figure.size[0] <= width:
+            rows[-1].append(figure)
+        else:
+            rows.append([figure])
+    heights = [max(figure.size[1] for figure in row) for row in rows]
+    page = new_figure(width, sum(heights))
+    for row, part in zip(rows, page.subfigures(len(rows), 1, height_ratios=heights, squeeze=False).flat, strict=True):
+        widths = [figure.size[0] for figure in row]
+        for figure, panel in zip(
+            row, part.subfigures(1, len(row), width_ratios=widths, squeeze=False).flat, strict=True
+        ):
+            figure.draw(panel)
+    return page
 
 
 def _from_records(run: Run) -> tuple[list[_Figure], list[str]]:
@@ -175,7 +189,7 @@ def _usage(
             choices = len(found.features) * len(parts)
             usages.append(PrototypeUsage(_label(encoder), shares, run.config.block_size, choices))
             progress(number, len(models))
-    return _Figure("usage", (7.5, 4.6), lambda panel: draw_usage(panel, usages))
+    return _Figure("usage", (7.0, 4.2), lambda panel: draw_usage(panel, usages))
 
 
 def _label(encoder: Encoder) -> str:

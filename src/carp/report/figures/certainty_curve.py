@@ -45,7 +45,8 @@ def draw_certainty(panel: Any, curve: CertaintyCurve) -> None:
             label, colour, _ = BRANCHES[branch]
             style = "-" if branch == "student" else (0, (5, 1.2))
             axis.plot(curve.epochs, numbers, color=colour, ls=style, lw=1.8, label=label)
-        axis.set(xlabel="epoch", ylim=(0, 1.04), xlim=(0, None))
+        top = max([1 / outcomes, *(number for numbers in values.values() for number in numbers)])
+        axis.set(xlabel="epoch", ylim=(0, min(1.04, 1.3 * top)), xlim=(0, None))
         tidy(axis)
     left.axhline(1 / outcomes, color=GREY, ls=":", lw=1.2, label=f"uniform, 1/{outcomes:,}")
     right.axhline(1, color=GREY, ls=":", lw=1.2, label="uniform")

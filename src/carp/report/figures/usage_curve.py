@@ -51,7 +51,7 @@ def draw_usage(panel: Any, usages: Sequence[PrototypeUsage]) -> None:
     shades = colormaps["viridis"](np.linspace(0.85, 0.1, len(usages)))
     for usage, shade in zip(usages, shades, strict=True):
         relative = usage.relative
-        text = f"{usage.label}: {usage.used:.0%} used, as varied as {usage.effective:.0%} used evenly"
+        text = f"{usage.label}: {usage.used:.0%} used, effective number {usage.effective:.0%}"
         axis.plot(
             100 * (np.arange(len(relative)) + 0.5) / len(relative),
             np.where(relative > 0, relative, np.nan),
@@ -67,7 +67,7 @@ def draw_usage(panel: Any, usages: Sequence[PrototypeUsage]) -> None:
         xlim=(0, 100),
     )
     axis.yaxis.set_major_formatter(lambda value, _place: f"{value:g}")
-    axis.legend(fontsize=8, frameon=False, loc="lower left")
+    axis.legend(fontsize=8, frameon=False, loc="upper right")
     tidy(axis)
 
 
