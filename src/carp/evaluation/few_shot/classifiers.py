@@ -4,7 +4,8 @@ Shapes: N images, F features, C classes.
 """
 
 import warnings
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from carp.evaluation.feature_arrays import (
 from carp.evaluation.linear.best_epochs import BestEpochs
 from carp.evaluation.linear.crop_training import CropTraining, digest
 from carp.evaluation.linear.grid import (
+    Batch,
     Classifier,
     LinearGrid,
     Rows,
@@ -83,16 +85,8 @@ class LinearTask:
         self, rows: Rows, run: int, *, predict: bool, progress: Progress
     ) -> tuple[dict[str, float], Predicted | None]:
         """Train on these rows and test; return the values, and the predictions if wanted."""
-        one, seed, crops = [self._classifier], self._seed + run, self._crops
-        shape = self._train.shape[1], self._num_classes
-        if crops is None:  # every process trains the same
-            grid, of_test = (
-                LinearGrid(one, *shape, seed=seed),
-                partial(in_order, self._test, self._truth, np.arange(len(self._test))),
-            )
-        else:
-            grid = LinearGrid(own_classifiers(one), *shape, seed=seed, device=str(crops.device))
-            of_test = partial(crops.batches, self._test, self._truth)
+        seed, crops = self._seed + run, self._crops
+        grid, of_test = self._untrained(seed)
         best = BestEpochs(grid, of_test) if self._best_epoch else None
         if crops is None:
             batches = shuffled(self._train, self.labels, rows, batch_size=_BATCH, seed=seed)
@@ -100,14 +94,14 @@ class LinearTask:
         else:
             crops.run(
                 OneGrid(grid, best),
-                one,
+                [self._classifier],
                 self._images[rows],
                 self.labels[rows],
                 epochs=_EPOCHS,
                 batch_size=_BATCH,
                 seed=seed,
                 lr_factor=_falling,
-                also={"lr_drops": _DROPS, "tested": [digest(self._test), digest(self._truth)] if best else None},
+                also={"lr_drops": _DROPS, "tested": self._tested if best else None},
                 progress=progress,
             )
         if best is not None:
@@ -118,6 +112,20 @@ class LinearTask:
         if not predict:
             return values, None
         return values, grid.predict(of_test(), 0) if crops is None else predictions_of(grid, 0, 1, of_test())
+
+    def _untrained(self, seed: int) -> tuple[LinearGrid, Callable[[], Iterable[Batch]]]:
+        """The classifier, and the test images; on stored features, every process trains the same."""
+        one, shape = [self._classifier], (self._train.shape[1], self._num_classes)
+        if self._crops is None:
+            everything = np.arange(len(self._test))
+            return LinearGrid(one, *shape, seed=seed), partial(in_order, self._test, self._truth, everything)
+        grid = LinearGrid(own_classifiers(one), *shape, seed=seed, device=str(self._crops.device))
+        return grid, partial(self._crops.batches, self._test, self._truth)
+
+    @cached_property
+    def _tested(self) -> list[str]:
+        """What the best epoch depends on, apart from the training."""
+        return [digest(self._test), digest(self._truth)]
 
 
 def _falling(epoch: int) -> float:

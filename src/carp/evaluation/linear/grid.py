@@ -177,7 +177,7 @@ class LinearGrid:
         return torch.isfinite(self.weight_SCF).flatten(1).all(dim=1) & torch.isfinite(self.bias_SC).all(dim=1)
 
 
-def predictions_of(grid: LinearGrid, classifier: int, num_classifiers: int, batches: Iterator[Batch]) -> Predicted:
+def predictions_of(grid: LinearGrid, classifier: int, num_classifiers: int, batches: Iterable[Batch]) -> Predicted:
     """Return the predictions of one classifier, which one process has, on all processes."""
     own = range(num_classifiers)[distributed.own_share(num_classifiers)]
     found = grid.predict(batches, classifier - own.start) if classifier in own else None
