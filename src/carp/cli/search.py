@@ -26,7 +26,7 @@ def _embed(
         str,
         typer.Option(
             "--format",
-            help="npy; parquet and csv write an additional file into the folder.",
+            help="npy, parquet or csv; the last two write an additional file to the folder.",
             autocompletion=completion.one_of("npy", "parquet", "csv"),
         ),
     ] = "npy",
@@ -77,7 +77,7 @@ def _search(
         str | None, typer.Option(help="The run or weights that extracted the features, if they have been moved.")
     ] = None,
     epoch: options.Epoch = None,
-    sheet: Annotated[Path | None, typer.Option(help="Contact sheet to write: a .png or a .html file.")] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet to this .png or .html file.")] = None,
     data: Annotated[
         str | None, typer.Option(help="The indexed images, if they have been moved; used for the sheet.")
     ] = None,
@@ -120,7 +120,7 @@ def _duplicates(
     epoch: options.Epoch = None,
     remove_list: Annotated[
         Path | None,
-        typer.Option(help="Also list the files to remove, in a .txt, .nul (for xargs -0) or .csv file."),
+        typer.Option(help="Also write a list of the files to remove to this .txt, .nul (for xargs -0) or .csv file."),
     ] = None,
 ) -> None:
     """Group near-duplicate images for you to review. Nothing is deleted."""
@@ -157,7 +157,7 @@ def _export(
             autocompletion=completion.one_of(*completion.FORMATS_OF_EXPORT),
         ),
     ],
-    out: Annotated[Path, typer.Option(help="File to write; for timm, a folder.")],
+    out: Annotated[Path, typer.Option(help="Output file; for timm, a folder.")],
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,
 ) -> None:

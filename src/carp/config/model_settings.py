@@ -95,8 +95,8 @@ class HeadSettings(ReadingSettings):
 
     teacher_update: Literal["after", "before"] = Field(
         "after",
-        description="When the teacher follows the student: after the optimiser's step, or before it, from the weights "
-        "that the student had in the step.",
+        description="When the teacher is updated: after the optimiser's step, or before it, from the weights that the "
+        "student started the step with.",
     )
     zero_momentum: Literal["siamese", "copy"] = Field(
         "siamese",
