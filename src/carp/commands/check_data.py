@@ -1,4 +1,4 @@
-"""`carp data check`: are these images fit to train on?"""
+"""`carp data check`: check whether images are fit for training."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ def check_data(
         **overrides: Any setting of the configuration.
 
     Returns:
-        What was found; `ok` is whether every checked image can be read.
+        The findings; `ok` is true if every checked image can be read.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, received {limit}. Leave it out to check all images.")

@@ -1,6 +1,6 @@
-"""Checks of the features and labels that a protocol gets, and ways to iterate over them.
+"""Checks the features and labels that a protocol receives, and iterates over them.
 
-Features may be memory-mapped and larger than memory, so they are only read a few megabytes at a time.
+Features may be memory-mapped and larger than memory, so they are read only a few megabytes at a time.
 
 Shapes: N images, F features, C classes.
 """

@@ -47,11 +47,11 @@ def extract_scales(
     batch_size: int = 16,
     progress: Progress = _silent,
 ) -> Features:
-    """Pooled features [N, F] of all images of a source, with batch norm in evaluation mode.
+    """Return pooled features [N, F] of all images of a source, with batch norm in evaluation mode.
 
     An image is cropped to its box, then reduced if its longer side exceeds `max_side`; it keeps its aspect ratio. Other
-    scales are made from the normalised image by linear interpolation. The features of all scales are averaged without
-    normalisation, as in DINO's evaluation; the cosine that follows does not depend on their length.
+    scales are computed from the normalised image by linear interpolation. The features of all scales are averaged
+    without normalisation, as in DINO's evaluation; the cosine that follows does not depend on their length.
 
     Args:
         encoder: Images [B, 3, H, W] of any size to pooled features [B, F].
@@ -99,7 +99,7 @@ def _check(
 
 
 def _encode(encoder: nn.Module, images_B3HW: Tensor, scales: Sequence[float]) -> Features:
-    """The mean over scales."""
+    """Return the mean of the features over scales."""
     total_BF: Tensor | None = None
     for scale in scales:
         scaled = images_B3HW if scale == 1 else _rescaled(images_B3HW, scale)
@@ -169,9 +169,9 @@ def _prepared(
 
 
 def thumbnail_size(height: int, width: int, max_side: int) -> tuple[int, int]:
-    """Height and width of a larger image after Pillow's `thumbnail`, which DINO's evaluation uses.
+    """Return the height and width of a larger image after Pillow's `thumbnail`, which DINO's evaluation uses.
 
-    The shorter side is rounded up or down, to what is closer to the image's aspect ratio (width / height).
+    The shorter side is rounded up or down, whichever is closer to the image's aspect ratio (width / height).
     """
     aspect = width / height
     if aspect <= 1:

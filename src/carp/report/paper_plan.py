@@ -1,4 +1,4 @@
-"""The plan of `carp eval paper` as text: the time of every table, and how to get the data that are missing."""
+"""The plan of `carp eval paper` as text: the time of every table, and how to get the missing data."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -19,7 +19,7 @@ _SEARCHED = 2**16  # bytes
 
 
 def is_export_folder(path: Path) -> bool:
-    """Whether a folder is an export for timm."""
+    """Return whether a folder is an export for timm."""
     folders = [export_format for export_format in FORMATS if not export_format.suffix]
     return (path / "config.json").is_file() and any(export_format.is_carp_file(path) for export_format in folders)
 
@@ -62,7 +62,7 @@ def _about_in(path: Path) -> str:
 
 
 def _is_broken_export(path: Path) -> bool:
-    """Whether a file that no reader accepts as an export has CARP's mark near its beginning or its end."""
+    """Return whether a file that no reader accepts as an export has CARP's mark near its beginning or its end."""
     if path.suffix not in {export_format.suffix for export_format in FORMATS if export_format.suffix}:
         return False
     with path.open("rb") as file:

@@ -30,7 +30,7 @@ class ForeignWeights:
     leftovers: tuple[str, ...]
     """Tensors of the same entry that the encoder does not use: heads, other branches, queues."""
     unexpected: tuple[str, ...]
-    """Those leftovers that files of the method are not known to have; none of them is inside the encoder."""
+    """Leftovers that files of the method are not known to have; none of them is inside the encoder."""
     beside: tuple[str, ...]
     """Other entries of the file."""
     also: tuple[str, ...]
@@ -87,7 +87,7 @@ def _of_branch(path: Path, branch: str, best: Candidate, readings: list[Candidat
     if chosen is None:
         held = " and ".join(sorted({c.layout.branch for c in whole} - {""})) or "one encoder"
         raise CheckpointError(
-            f"{path} has no branch '{branch}', it contains {held}. Give one of these with --branch, or leave it out."
+            f"{path} has no branch '{branch}'; it contains {held}. Give one of these with --branch, or leave it out."
         )
     return chosen
 

@@ -44,7 +44,7 @@ def few_shot(
 ) -> Result:
     """Train on n images of every class, drawn from the training features [N, F], and test on all test features.
 
-    Labels are [N], or [N, C] for several labels per image, where a number above 0 says that the image shows the class.
+    Labels are [N], or [N, C] for several labels per image, where a number above 0 means that the image shows the class.
     A class with fewer than n images contributes all of them. Within a run, the images of a smaller n are among those of
     a larger one. `full` uses all images, so it has one run.
 

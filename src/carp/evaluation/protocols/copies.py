@@ -57,7 +57,7 @@ class Copies(Protocol[CopiesSettings]):
                 "attack` wrote."
             )
         chosen = self.settings
-        work.required_encoder()  # before images are looked for
+        work.required_encoder()  # before the images are opened
         published = ranked_set(data)
         source = None if published is None else work.open_images(data)
         found = read_copies(Path(data) if source is None else folder_of(source))
@@ -90,7 +90,7 @@ class Copies(Protocol[CopiesSettings]):
 
 
 def _name_of(found: "CopySet") -> str | None:
-    """The published dataset that has as many originals and strong copies; None for any other copies."""
+    """Return the published dataset that has as many originals and strong copies; None for any other copies."""
     from carp.images.sources.paper.paper_datasets import DATASETS
 
     rows = (row for row in DATASETS if row.is_ranked and not row.truth)

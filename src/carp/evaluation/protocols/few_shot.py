@@ -104,7 +104,7 @@ class FewShot(Protocol[FewShotSettings]):
         return Work((sizes.train + sizes.test + crops) * sizes.pixels, products)
 
     def _crops(self, data: "LabelledFeatures", work: "Workspace") -> "CropTraining":
-        """How to train on crops of the training images."""
+        """Return what is needed to train on crops of the training images."""
         from carp.evaluation.linear.crop_training import CropTraining
 
         if data.source is None or work.encoder is None:

@@ -74,7 +74,7 @@ class Retrieval(Protocol[RetrievalSettings]):
         from carp.images.sources.subset import by_name
 
         chosen = self.settings
-        work.required_encoder()  # before images are looked for
+        work.required_encoder()  # before the images are opened
         database = queries = work.open_images(data)
         published, given = ranked_set(data), chosen.truth
         if published is not None and given is None and chosen.queries is None:
@@ -129,7 +129,7 @@ class Retrieval(Protocol[RetrievalSettings]):
 
 
 def _published_truth(published: "Dataset", images: "Source") -> Path:
-    """The ground truth that belongs to a published dataset."""
+    """Return the ground truth that belongs to a published dataset."""
     from carp.images.sources.paper.ranked_sets import folder_of, ground_truth_file
 
     if not published.truth:
@@ -141,7 +141,7 @@ def _published_truth(published: "Dataset", images: "Source") -> Path:
 
 
 def _name_of(truth: "GroundTruth") -> str | None:
-    """The published dataset that has as many queries and images; None for any other ground truth."""
+    """Return the published dataset that has as many queries and images; None for any other ground truth."""
     from carp.images.sources.paper.paper_datasets import DATASETS
 
     sizes = len(truth.queries), len(truth.database)
@@ -150,7 +150,7 @@ def _name_of(truth: "GroundTruth") -> str | None:
 
 
 def _judged(queries: "Source", database: "Source", relevance: str | Path | None) -> "Sequence[Judged]":
-    """The relevant images of every query: from a relevance file, or those of the same class."""
+    """Return the relevant images of every query: from a relevance file, or those of the same class."""
     from carp.evaluation.ranked.ground_truth import SameClass, read_relevance
     from carp.images.labels import single_labels, unlabelled
     from carp.images.sources.subset import names_of
