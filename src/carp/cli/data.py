@@ -19,7 +19,7 @@ from carp.cli.output import say, say_text
 @data_app.command("check", context_settings=WITH_SETTINGS)
 def _check_data(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="Images of any kind: a folder, a list, shards, … (docs/data.md).")],
+    data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
     settings: Overrides = None,
     recipe: Annotated[
         str | None,
@@ -31,7 +31,7 @@ def _check_data(
     limit: Annotated[int | None, typer.Option(min=1, help="Check at most this many images, chosen at random.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Read every image: counts, sizes, formats, classes, broken files, duplicates, time per epoch.
+    """Read every image and report counts, sizes, formats, classes, broken files, duplicates and time per epoch.
 
     The exit code is 0 if every image can be read, 1 if some cannot, and 2 if nothing could be checked.
     """
@@ -46,7 +46,7 @@ def _check_data(
 
 @data_app.command("attack")
 def _attack(
-    data: Annotated[str, typer.Argument(help="Images of any kind: a folder, a list, shards, … (docs/data.md).")],
+    data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
     out: Annotated[Path, typer.Option(help="Output folder; rerun the same command to resume.")],
     attacks: Annotated[
         list[str] | None, typer.Option(help="An attack (jpeg, crop, text, …); can be repeated. Default: all.")
@@ -80,7 +80,7 @@ def _attack(
 @app.command("views", context_settings=WITH_SETTINGS)
 def _views(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="An image, or images of any kind: a folder, a list, … (docs/data.md).")],
+    data: Annotated[str, typer.Argument(help="An image file, a folder of images or any other source (docs/data.md).")],
     settings: Overrides = None,
     out: Annotated[Path, typer.Option(help="Output file (.png).")] = Path("views.png"),
     recipe: Annotated[

@@ -23,7 +23,7 @@ _DATA = {
     "boxes": "Folder that contains VOCdevkit.",
 }
 _WITHOUT_TEST = {
-    "leave one out": "Default: leave out each image of --data in turn.",
+    "leave one out": "Default: leave-one-out on the images of --data.",
     "the same images": "Default: the images of --data.",
     "hold out": "Default: hold out a fifth of each class of --data.",
 }

@@ -68,7 +68,8 @@ def _table(
 def _report(
     run: Annotated[str, typer.Argument(help="Run folder, or RUN@25.")],
     data: Annotated[
-        str | None, typer.Option(help="Images of any kind (docs/data.md), for the figures usage and partitions.")
+        str | None,
+        typer.Option(help="Images for the figures usage and partitions: a folder or any other source (docs/data.md)."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -136,7 +137,7 @@ def _check(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Verify every file that CARP wrote into a folder: digests of features, indexes, checkpoints and exports.
+    """Verify every file that CARP wrote into a folder, by the digests of features, indexes, checkpoints and exports.
 
     The exit code is 0 if nothing is damaged, 1 if something is, and 2 if there is nothing to check.
     """

@@ -17,7 +17,7 @@ from carp.features.feature_options import FeatureOptions
 @with_model_options
 def _embed(
     model: Annotated[str, typer.Argument(help="Run folder, RUN@25, or weights: FILE or METHOD:FILE (`carp weights`).")],
-    data: Annotated[str, typer.Option(help="Images of any kind (docs/data.md), labelled or not.")],
+    data: Annotated[str, typer.Option(help="Folder of images or any other source (docs/data.md), labelled or not.")],
     out: Annotated[Path, typer.Option(help="Folder for the features; rerun the same command to resume.")],
     features: FeatureOptions,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
@@ -52,7 +52,7 @@ def _embed(
 
 @app.command("index")
 def _index(
-    features: Annotated[Path, typer.Argument(help="Folder that `carp embed` wrote.")],
+    features: Annotated[Path, typer.Argument(help="Folder of features written by `carp embed`.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the index. Default: the sub-folder index of the features.")
     ] = None,
@@ -70,7 +70,7 @@ def _index(
 @app.command("search")
 def _search(
     context: typer.Context,
-    index: Annotated[Path, typer.Argument(help="Folder that `carp index` wrote, or the folder of its features.")],
+    index: Annotated[Path, typer.Argument(help="Folder written by `carp index`, or the folder of its features.")],
     images: Annotated[list[Path], typer.Argument(help="Query images, or folders of images.")],
     k: Annotated[int | None, typer.Option(min=1, help="Number of images to find for each query. Default: 10.")] = None,
     model: Annotated[
@@ -101,7 +101,7 @@ def _search(
 @app.command("duplicates")
 @with_model_options
 def _duplicates(
-    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
+    data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
     extraction: FeatureOptions,
     model: Annotated[
         str | None, typer.Option(help="Run folder, or weights: FILE or METHOD:FILE. Not needed with stored --features.")
@@ -114,7 +114,7 @@ def _duplicates(
     ] = "auto",
     features: Annotated[
         Path | None,
-        typer.Option(help="Folder with the features of these images. Default: the sub-folder features of --out."),
+        typer.Option(help="Folder of the features of these images. Default: the sub-folder features of --out."),
     ] = None,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,

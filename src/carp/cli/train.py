@@ -101,7 +101,7 @@ def _queue(resources: str, data: str, out: Path, recipe: str | None, overrides: 
 def _import(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help="Checkpoint of CARP's authors, with student and teacher.")],
-    data: Annotated[str, typer.Option(help="Images to train on, of any kind (docs/data.md).")],
+    data: Annotated[str, typer.Option(help="Images to train on: a folder or any other source (docs/data.md).")],
     out: Annotated[Path, typer.Option(help="Folder for the new run.")],
     settings: Overrides = None,
 ) -> None:

@@ -49,7 +49,7 @@ def attack(
     The same call resumes an interrupted one. Every copy is a function of (seed, image, attack, strength).
 
     Args:
-        data: Images of any kind that `train` takes.
+        data: Any image source that `train` accepts.
         out: The output folder: empty, new, or started by the same call.
         attacks: Names of attacks; all if empty.
         every_strength: Apply each attack at all of its strengths instead of one that the seed chooses per image.

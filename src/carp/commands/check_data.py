@@ -28,7 +28,7 @@ def check_data(
     """Read and decode every image, and measure how long an epoch of views takes.
 
     Args:
-        data: Images of any kind that `train` takes.
+        data: Any image source that `train` accepts.
         recipe: Name of the recipe that the images are meant for, or a YAML file; `folder` if None.
         limit: Check at most this many images, chosen at random.
         quiet: Show no progress.

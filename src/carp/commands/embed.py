@@ -47,7 +47,7 @@ def embed(
     Args:
         model: A run folder, `RUN@25` for the run at the end of epoch 25, or weights of another method: FILE or
             METHOD:FILE (`carp weights`).
-        data: Images of any kind (docs/data.md), labelled or not.
+        data: A folder of images or any other source (docs/data.md), labelled or not.
         out: The folder for the features.
         branch: Encoder of a run: `teacher` or `student`.
         epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.

@@ -45,7 +45,7 @@ def evaluate(
         model: A run folder, `RUN@25`, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and
             `test` are folders that `embed` wrote.
         data: Labelled images to train on (for k-NN, to search in), or their stored features. A published dataset
-            (`dataset:pets`) brings its own test images. Some protocols take other data: a database of images to search,
+            (`dataset:pets`) has its own test images. Some protocols take other data: a database of images to search,
             a folder of altered copies, or a folder with boxes.
         test: Labelled images to test on, or their stored features. Without them, it depends on the protocol:
             leave-one-out, testing on the same images, or holding out a fifth of every class.

@@ -77,7 +77,7 @@ def report_run(
 
     Args:
         run: A run folder, or `RUN@25` for the run at the end of epoch 25.
-        data: Images of any kind, for the use of the prototypes and the partitions; None leaves these out.
+        data: Any image source, for the figures `usage` and `partitions`; None leaves these out.
         out: A folder for one PNG per figure, or one .png file for all. None is the folder `report` of the run.
         epoch: Epochs whose use of the prototypes is compared; None is those that were kept, five at most.
         limit: Use at most this many images, chosen at random.

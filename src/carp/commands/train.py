@@ -43,7 +43,7 @@ def train(
 
     Args:
         data: A folder of images, a list of paths, tar shards, Parquet files, `torchvision:NAME`, `embedded:shapes`, an
-            image array [N, H, W, 3], or any dataset with a length and items by number (docs/data.md).
+            image array [N, H, W, 3], or any dataset with a length and integer indexing (docs/data.md).
         out: The run folder.
         recipe: Name of a recipe, or a YAML file; `folder` if None.
         quiet: Print nothing.

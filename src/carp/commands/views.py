@@ -31,7 +31,7 @@ def views(
     """Draw a contact sheet of one image, or of a few images of a source, with the views that training would use.
 
     Args:
-        data: An image file, or images of any kind that `train` takes.
+        data: An image file, or any image source that `train` accepts.
         recipe: Name of a recipe, or a YAML file; `folder` if None.
         out: The output file, a PNG.
         images: The number of images, evenly spread over the source.

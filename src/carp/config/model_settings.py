@@ -62,7 +62,7 @@ class HeadSettings(ReadingSettings):
         512,
         ge=1,
         le=MOST_PROTOTYPES,
-        description="Prototypes per block; must divide num_prototypes. If both are equal there is one block (CARL).",
+        description="Prototypes per block; must divide num_prototypes. If both are equal, there is one block (CARL).",
     )
     partition: Literal["random", "fixed"] = Field(
         "random",

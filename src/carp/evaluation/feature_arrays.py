@@ -65,7 +65,7 @@ def check_classes(
     )
     classes = np.unique(known)
     if len(classes) < 2:
-        raise DataError(f"the training labels have one class only ({classes[0]}): give images of at least two classes.")
+        raise DataError(f"the training labels have only one class ({classes[0]}): give images of at least two classes.")
     unknown = np.setdiff1d(asked, classes)
     if len(unknown):
         raise DataError(

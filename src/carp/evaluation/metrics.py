@@ -37,7 +37,7 @@ def matched_accuracy(truth: Labels, clusters: Labels) -> float:
 
 def matched_classes(truth: Labels, clusters: Labels) -> Labels:
     """Return the class [N] that the cluster of every image is matched with; -1 for a cluster without a class."""
-    scikit_learn("metrics")  # brings SciPy
+    scikit_learn("metrics")  # also installs SciPy
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - optional
 
     counts = np.zeros((int(clusters.max()) + 1, int(truth.max()) + 1), dtype=np.int64)

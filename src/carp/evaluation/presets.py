@@ -27,8 +27,9 @@ class PresetSettings(Settings):
 
     preset: Preset | None = Field(
         None,
-        description="Evaluate as published: paper (as its text says) or authors (as their scripts do). Other settings "
-        "and options that you give take precedence. Default: as described in docs/protocols.md.",
+        description="Evaluate as published: as in the text of the paper (paper) or as in the authors' scripts "
+        "(authors). Other settings and options that you give take precedence. Default: as described in "
+        "docs/protocols.md.",
     )
 
     @model_validator(mode="before")

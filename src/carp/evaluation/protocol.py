@@ -91,7 +91,7 @@ class Protocol(ABC, Generic[S]):
     """Sub-folder of the output folder that keeps the state of an interrupted run; deleted once results are written."""
 
     headline: ClassVar[str] = ""
-    """Regular expression for the values that the paper's tables show; `carp table --all` shows all others, too."""
+    """Regular expression for the values that the paper's tables show; `carp table --all` also shows all others."""
     number_letter: ClassVar[str] = ""
     """The name in tables of the number in a value such as `top1@20`: `k` for k = 20."""
     in_paper: ClassVar[Mapping[str, str]] = {}
@@ -115,8 +115,8 @@ class Protocol(ABC, Generic[S]):
         Args:
             data: The training images as `LabelledFeatures`; for a protocol that needs images or boxes, what the caller
                 gave as data.
-            test: The test images as `LabelledFeatures`; None to leave out every training image in turn, and for a
-                protocol that needs images or boxes.
+            test: The test images as `LabelledFeatures`; None for leave-one-out, and for a protocol that needs images or
+                boxes.
             work: The encoder, and folders and progress bars for the protocol's own use.
 
         Returns:

@@ -56,9 +56,9 @@ def extract_scales(
     Args:
         encoder: Images [B, 3, H, W] of any size to pooled features [B, F].
         source: The images; an unreadable image is an error.
-        device: Where the encoder is.
+        device: Device of the encoder.
         scales: Sizes relative to the image.
-        boxes: Left, top, right and bottom in pixels of the upright image, [N, 4]; None is whole images.
+        boxes: Left, top, right and bottom in pixels of the upright image, [N, 4]; None uses whole images.
         max_side: Larger images are reduced to this longer side; None keeps all sizes.
         square: Instead, resize every image to a square of this side, as copy detection does.
         batch_size: Maximum number of images of one size per batch; fewer if they are large.

@@ -201,7 +201,7 @@ def _read(file: Path, *, check: bool = False) -> tuple[dict[str, Any], Arrays]:
         line = opened.readline()
     head = json.loads(line)
     if not isinstance(head, dict) or head.pop("form", None) != _FORM:
-        raise ValueError("it has another format")
+        raise ValueError("it has a different format")
     places, length, checksum = head.pop("arrays"), head.pop("bytes"), head.pop("crc32")
     if file.stat().st_size != len(line) + length:
         raise ValueError("its length has changed")

@@ -105,7 +105,7 @@ def _claiming(data: object) -> type[Source]:
         raise DataError(_unclaimed(str(data)))
     raise DataError(
         f"cannot read images from a {type(data).__name__}: give a path, an array [N, H, W, 3], or a dataset with "
-        "a length and items by number."
+        "a length and integer indexing."
     )
 
 

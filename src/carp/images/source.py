@@ -36,7 +36,7 @@ def lazy(compute: Callable[[Any], T]) -> T:
 
 
 class MapStyle(Sized, Protocol):
-    """A map-style dataset: a length, and items by number."""
+    """A map-style dataset: a length and integer indexing."""
 
     def __getitem__(self, index: int, /) -> Any: ...
 

@@ -103,7 +103,7 @@ def load(path: Path) -> Checkpoint:
             raise CheckpointError(f"{path} was altered: its manifest does not match its checksum.")
         if content["format"] != FORMAT:
             raise CheckpointError(
-                f"{path} has checkpoint format {content['format']}; this version of CARP reads {FORMAT}."
+                f"{path} has checkpoint format {content['format']}; this version of CARP reads {FORMAT}. Update CARP."
             )
         if sha256_of_file(path / _TENSORS) != content["tensors_sha256"]:
             raise CheckpointError(f"{path} is damaged: its tensors do not match their checksum.")

@@ -33,7 +33,7 @@ class RunThreads:
         most: The largest number to try.
         recorded: The number that the checkpoint was saved with, if any.
         writes: Whether this process writes the record.
-        announce: Called with a line when the number changes for good.
+        announce: Called with a line when the number changes permanently.
         warn: Called with a line when a resumed run cannot use its recorded number.
     """
 

@@ -171,7 +171,7 @@ def expected_by_chance(a: NDArray[np.float64], margin: float) -> float:
 
     β differs between images, and the sum over images is dominated by those with a large β, so a single β for all would
     predict too few. j times the gap between the j-th neighbour and the next is exponential with mean β: 32 such gaps
-    measure the β of an image. They are pooled with `_PRIOR` gaps of the median image. With n gaps in all, of mean b, an
+    measure the β of an image. They are pooled with `_PRIOR` gaps of the median image. With n gaps of mean b, an
     exponential variable of that unknown β exceeds x with probability (1 + x / (n b))⁻ⁿ; the first neighbour exceeds the
     16th by the largest of 15 such variables (inclusion and exclusion).
     """

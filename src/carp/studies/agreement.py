@@ -70,8 +70,8 @@ def _order_line(study: Study, variant: str, branch: str) -> str:
     noise = None if pooled is None else pooled[0]
     best, worst = (_compare_ends(compared, end, noise) for end in (max, min))
     return (
-        f"{start}Spearman's rank correlation with the paper {rank} over {len(compared)} values; best {best}, "
-        f"worst {worst}."
+        f"{start}Spearman's rank correlation with the paper is {rank} over {len(compared)} values; best value {best}, "
+        f"worst value {worst}."
     )
 
 

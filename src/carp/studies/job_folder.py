@@ -18,7 +18,7 @@ def newest_step(folder: Path) -> int:
 
 
 def remove_large(folder: Path, result: JobResult) -> None:
-    """Remove checkpoints and features of a finished job, unless they are to be kept."""
+    """Remove checkpoints and features of a finished job, unless the user wants to keep them."""
     if not result.kept:
         for name in _LARGE:
             if (folder / name).exists():

@@ -57,7 +57,7 @@ def read_voc(root: Path, parts: Sequence[str]) -> list[Annotated]:
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"cannot read {listed}, the list of VOC {part}: {getattr(error, 'strerror', None) or error}. Give the "
-                "folder that has VOCdevkit with --data; train=2007:train --test 2007:val name other parts."
+                "folder that contains VOCdevkit with --data; train=2007:train --test 2007:val select other parts."
             ) from error
         images += [
             Annotated(folder / "JPEGImages" / f"{name}.jpg", _read_boxes(folder / "Annotations" / f"{name}.xml"))

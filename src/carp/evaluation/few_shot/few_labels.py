@@ -107,7 +107,7 @@ def few_shot(
 def draw_single_label(labels: Labels, n: int, seed: int, run: int) -> Rows:
     """N rows of every class, in the order of the rows."""
     hashes = key(seed, Purpose.FEW_SHOT, run, np.arange(len(labels)))
-    by_class = np.lexsort((hashes, labels))  # classes in turn, in each the order of the draw
+    by_class = np.lexsort((hashes, labels))  # class by class, each in the order of the draw
     _, first, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
     place = np.arange(len(labels)) - np.repeat(first, counts)
     return np.sort(by_class[place < n])

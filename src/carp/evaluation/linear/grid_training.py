@@ -216,7 +216,7 @@ class Training:
         self._lost |= {bad.index: bad for bad in unreadable}
         if len(self._lost) > max(1, _MOST_LOST * self.crops.num_images):
             raise BadImagesError(
-                f"{self._note()} They could be read when their features were stored: put them back and run the same "
+                f"{self._note()} They could be read when their features were stored: restore them and run the same "
                 "command again, or extract the features again."
             )
 

@@ -92,7 +92,7 @@ def linear_on_images(
         indices: Which image of `source` each row of `train` is; without it, row n is image n. Other images are not
             used.
         size: Side of the crops.
-        device: Where the encoder and the grid are.
+        device: Device of the encoder and the grid.
         precision: Precision of the encoder; the classifiers are always float32.
         workers: Processes that decode photographs.
         optimisers: Optimisers of the grid.

@@ -43,7 +43,7 @@ class RetrievalSettings(PresetSettings):
     )
     multi_scale: bool = Field(False, description="Extract features at three scales instead of one.")
     max_side: int | None = Field(
-        None, ge=1, description="Shrink images whose longer side is longer than this. None keeps the original size."
+        None, ge=1, description="Shrink images whose longer side exceeds this. None keeps the original size."
     )
     boxes: bool | None = Field(True, description="Crop published queries to their boxes.")
     whiten: str | Path | None = Field(None, description="Other images to learn a whitening from.")
@@ -63,7 +63,7 @@ class Retrieval(Protocol[RetrievalSettings]):
     in_paper = {name: f"dataset:{name}" for name in ("roxford5k", "rparis6k")}  # noqa: RUF012 - a ClassVar of the base
 
     def run(self, data: "Openable", test: None, work: "Workspace") -> "Result":  # noqa: ARG002 - it has no test images
-        """Rank the images of `data` for every query; with a published ground truth, `data` holds the queries, too."""
+        """Rank the images of `data` for every query; with a published ground truth, `data` also holds the queries."""
         from carp.evaluation.ranked.ground_truth import read_ground_truth
         from carp.evaluation.ranked.original_sizes import take_original_sizes
         from carp.evaluation.ranked.retrieval_scores import retrieval

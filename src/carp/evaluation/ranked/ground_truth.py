@@ -195,7 +195,7 @@ def _relevance_json(path: Path) -> Named:
             isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists
         ):
             raise DataError(
-                f"{path}: the query '{query}' must have a list of names, or 'relevant' and 'junk' with such lists."
+                f"{path}: the query '{query}' must have a list of names, or 'relevant' and 'junk', each with a list."
             )
         found[query] = lists
     return found

@@ -35,7 +35,7 @@ class Whitening:
         check_features(whitened=features)
         if features.shape[1] != len(self.mean):
             raise DataError(
-                f"the whitening was learned on {len(self.mean)} features per image, received {features.shape[1]}. "
+                f"the whitening was learned from {len(self.mean)} features per image, received {features.shape[1]}. "
                 "Take both from the same encoder."
             )
         lengths = norms(features)

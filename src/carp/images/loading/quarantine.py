@@ -39,7 +39,7 @@ class Misses:
 
 
 def substitutes(num_images: int, *, seed: int, epoch: int, index: int) -> Iterator[int]:
-    """Yield the images to try, in turn, instead of image `index`; drawn from all images, whatever their order."""
+    """Yield the images to try one by one instead of image `index`, drawn from all images."""
     for attempt in range(_MOST_ATTEMPTS):
         yield int(key(seed, Purpose.SUBSTITUTE, epoch, index, attempt)) % num_images
 

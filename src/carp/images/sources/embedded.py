@@ -31,7 +31,7 @@ _SEEDS = {"train": 20_240_001, "test": 20_240_002}
 # where it varies much more, or in small spots that overlapping crops share, a model too distinguishes images by their
 # light and never learns the motif.
 _PERIOD = (4.5, 7.0)  # pixels, of a motif of size 1
-_STEP = (0.2, 0.3)  # brightness between motif and ground, of a range of 1
+_STEP = (0.2, 0.3)  # difference in brightness between motif and ground, in a range of 1
 _FLAT = 0.2  # largest change of each colour over the whole image
 _SLOPE = 0.15  # largest change of each colour for each slope or bend of the light
 _WOBBLE = 0.25  # largest displacement of the motif, in periods

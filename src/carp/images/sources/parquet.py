@@ -177,7 +177,7 @@ def _columns(file: Path, schema: Any) -> tuple[str, str | None, list[str] | None
     if not ranked and len(images) != 1:
         raise DataError(
             f"{file} has {'several columns of bytes' if images else 'no column of encoded images'} among "
-            f"{', '.join(schema.names)}: rename the column of images to '{_IMAGE_COLUMNS[0]}'."
+            f"{', '.join(schema.names)}: name the column of images '{_IMAGE_COLUMNS[0]}'."
         )
     classes = [name for name, about in features.items() if about.get("_type") == "ClassLabel" and name in schema.names]
     candidates = [name for name in _LABEL_COLUMNS if name in schema.names] + classes

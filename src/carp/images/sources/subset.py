@@ -55,7 +55,7 @@ class NameIndex:
     """Finds images by name: by their path, or by its last part, with or without the suffix."""
 
     def __init__(self, names: Sequence[str], *, where: str) -> None:
-        """Index `names`; messages say that these images are in `where`."""
+        """Index `names`; `where` is the place of these images in error messages."""
         self._where, self._paths = where, {name: place for place, name in enumerate(names)}
         self._short: dict[str, int] = {}
         self._ambiguous: set[str] = set()

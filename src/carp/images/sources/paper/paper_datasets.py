@@ -145,7 +145,7 @@ DATASETS = (
         lists={"1%": SplitList("1percent.txt", 12_811), "10%": SplitList("10percent.txt", 128_116)},
         how="register at https://image-net.org, put ILSVRC2012_devkit_t12.tar.gz, ILSVRC2012_img_train.tar and "
         "ILSVRC2012_img_val.tar into ROOT/imagenet and open it once with torchvision.datasets.ImageNet, which unpacks "
-        "them; or put class folders into ROOT/imagenet/train and val. The 1% and 10% lists go into ROOT/imagenet, too: "
+        "them; or put class folders into ROOT/imagenet/train and val. The 1% and 10% lists also go into ROOT/imagenet: "
         f"{_LISTS_AT}",
     ),
     Dataset(
