@@ -62,8 +62,8 @@ def test_the_same_order_with_noise() -> None:
     assert "1.41 points (pooled, 3 degrees of freedom)" in lines[0]
     assert "differ by up to 15.0 points" in lines[0]
     assert lines[1:] == [
-        "order: Spearman's rank correlation with the paper is +1.00 over 3 values; best value agrees (512), worst value "
-        "agrees (128)."
+        "order: Spearman's rank correlation with the paper is +1.00 over 3 values; best value agrees (512), "
+        "worst value agrees (128)."
     ]
 
 

@@ -156,7 +156,7 @@ _pipes: set[int] = set()  # receive the signals of this process
 
 
 def _detach_child() -> None:
-    """Detach a forked worker from the pipe of its parent, which would count a signal to both twice."""
+    """Detach a forked worker from its parent's pipe, so that a signal to both is not counted twice."""
     if _pipes:
         signal.set_wakeup_fd(-1)
         _pipes.clear()

@@ -35,9 +35,11 @@ class RunSettings(LengthSettings):
     validate_epochs: int = Field(1, ge=1, le=MOST_EPOCHS, description="Epochs between two k-NN validations.")
     log_steps: int = Field(10, ge=1, le=MOST_STEPS, description="Steps between two lines of metrics.jsonl.")
     tensorboard: bool = Field(False, description="Also write curves for TensorBoard.")
-    checkpoint_steps: int = Field(500, ge=1, le=MOST_STEPS, description="Steps between two checkpoints, at most.")
+    checkpoint_steps: int = Field(
+        500, ge=1, le=MOST_STEPS, description="Maximum number of steps between two checkpoints."
+    )
     checkpoint_minutes: float = Field(
-        10.0, gt=0, le=MOST_MINUTES, description="Minutes between two checkpoints, at most."
+        10.0, gt=0, le=MOST_MINUTES, description="Maximum number of minutes between two checkpoints."
     )
     keep_checkpoints: int = Field(3, ge=2, le=MOST_EPOCHS, description="Number of checkpoints to keep.")
     keep_epochs: Epochs = Field(

@@ -1,7 +1,7 @@
 """The names in PyTorch's pickles: tensors become views of the file, other objects become empty placeholders.
 
 Classes that people store with their weights (NumPy scalars, paths, configurations) are replaced by empty objects, and
-special dictionaries by plain ones. Of an `argparse.Namespace`, the plain values are kept. A file with any other name is
+special dictionaries by plain ones. An `argparse.Namespace` keeps its plain values. A file with any other name is
 refused.
 """
 

@@ -81,7 +81,7 @@ def read_foreign(path: str | Path, method: str | None = None, branch: str = "tea
 
 
 def _of_branch(path: Path, branch: str, best: Candidate, readings: list[Candidate]) -> Candidate:
-    """Read the file by another layout of the same method, that of the branch."""
+    """Read the file with the layout that the same method has for this branch."""
     whole = [c for c in readings if c.complete and c.matches and c.method is best.method]
     chosen = next((c for c in whole if best.layout.branch and c.layout.branch == branch), None)
     if chosen is None:

@@ -228,7 +228,7 @@ def _length(item: Any) -> int:
 
 
 def _as_words(labels: list[Any]) -> list[str] | None:
-    """Return labels as text; None when one of them is neither a number nor a word."""
+    """Return labels as text; None if one of them is neither a number nor a word."""
     plain = [label.item() if (isinstance(label, np.generic) or _is_tensor(label)) and np.ndim(label) == 0 else label
              for label in labels]  # fmt: skip
     if not all(isinstance(label, int | str) and str(label) for label in plain):
