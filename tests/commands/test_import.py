@@ -119,7 +119,7 @@ def test_what_a_file_lacks_is_said(content: dict[str, Any], images: Path, tmp_pa
     assert any("momentum of the optimiser starts at 0: the file has no state" in note for note in notes)
     assert any("all 3 epochs are done" in note and "epochs=N" in note for note in notes)
     assert not any(name.startswith("optimiser.") for name in run.checkpoint().tensors)
-    with pytest.warns(CarpWarning, match="that of lars"):
+    with pytest.warns(CarpWarning, match="momentum of lars"):
         full = tmp_path / "full.pth"
         torch.save(content, full)
         carp.import_run(full, images, out=tmp_path / "adam", optimiser="adamw", **SMALL)

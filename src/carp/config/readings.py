@@ -38,8 +38,8 @@ class ReadingSettings(Settings):
     reading: Literal["printed", "authors"] = Field(
         "printed",
         description="Defaults of accumulate, projector_init, pairs, batch_norm_views, teacher_update, zero_momentum "
-        "and schedule_endpoint: printed follows the text of the paper, authors the code of its authors "
-        "(docs/training.md).",
+        "and schedule_endpoint: printed follows the text of the paper, and authors follows its authors' "
+        "code (docs/training.md).",
     )
 
     @model_validator(mode="before")

@@ -81,7 +81,7 @@ def _extract(folder: Path, origin: Origin, source: Source, encode: Encode, batch
     with part.opened():
         if is_store(folder):
             raise DataError(f"another process has just completed {folder}. Run the same command again.")
-        first = part.done  # of what is left to do
+        first = part.done  # the first image that is left
         if first < part.stop:
             whole = (first, part.stop) == (0, len(source))
             for batch in encode(source if whole else Subset(source, np.arange(first, part.stop))):

@@ -59,7 +59,7 @@ def extract_scales(
         device: Device of the encoder.
         scales: Sizes relative to the image.
         boxes: Left, top, right and bottom in pixels of the upright image, [N, 4]; None uses whole images.
-        max_side: Larger images are reduced to this longer side; None keeps all sizes.
+        max_side: Larger images are reduced to this length of their longer side; None keeps all sizes.
         square: Instead, resize every image to a square of this side, as copy detection does.
         batch_size: Maximum number of images of one size per batch; fewer if they are large.
         progress: Called with (images done, all images).

@@ -116,9 +116,9 @@ def _describe_export(found: CarpExport) -> str:
 
 def _normalisation(method: Method) -> str:
     if method.mean == (0, 0, 0):
-        return "trained on pixels between 0 and 1 (translated from ImageNet's mean and deviation)"
+        return "trained on pixels between 0 and 1 (converted from ImageNet's mean and deviation)"
     if method.mean == (0.5, 0.5, 0.5):
-        return "trained with mean and deviation 0.5 (translated from ImageNet's)"
+        return "trained with mean and deviation 0.5 (converted from ImageNet's)"
     return "ImageNet's mean and deviation"
 
 

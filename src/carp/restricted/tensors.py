@@ -177,7 +177,7 @@ class TorchNames:
 
     def _from_type(self, function: Any, _type: Any, arguments: Any, _state: Any) -> Any:
         if not isinstance(function, Named) or function.name not in self._calls or not isinstance(arguments, tuple):
-            raise Refused("it creates a tensor in a way that torch.save does not write")
+            raise Refused("it creates a tensor in a way that torch.save never uses")
         return self._calls[function.name](*arguments)
 
 

@@ -180,7 +180,7 @@ ABLATIONS: Mapping[str, Ablation] = {
 
 
 def find_ablation(name: str) -> Ablation:
-    """Return the ablation with this name; a misspelt one is a `ConfigError` with the nearest name."""
+    """Return the ablation with this name; a misspelt one raises a `ConfigError` that suggests the nearest."""
     if name not in ABLATIONS:
         raise ConfigError(
             f"there is no ablation '{name}'.{nearest(name, ABLATIONS)} Ablations: {', '.join(ABLATIONS)}."

@@ -15,7 +15,7 @@ def all_protocols() -> list[type[AnyProtocol]]:
 
 
 def find_protocol(name: str) -> type[AnyProtocol]:
-    """Return the protocol with this name; a misspelt one is a `ConfigError` with the nearest name."""
+    """Return the protocol with this name; a misspelt one raises a `ConfigError` that suggests the nearest."""
     names = [protocol.name for protocol in all_protocols()]
     if name not in names:
         raise ConfigError(f"there is no protocol '{name}'.{nearest(name, names)} Protocols: {', '.join(names)}.")

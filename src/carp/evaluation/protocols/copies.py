@@ -85,7 +85,7 @@ class Copies(Protocol[CopiesSettings]):
         return with_origin(replace(result, settings={**result.settings, "side": chosen.side}), origin, described)
 
     def work(self, sizes: Sizes) -> Work:
-        """Images pass as squares of their own size."""
+        """Every image passes through the encoder as a square of `side` pixels."""
         return Work((sizes.train + sizes.test) * self.settings.side**2, sizes.train * sizes.test * sizes.features)
 
 

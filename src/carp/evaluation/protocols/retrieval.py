@@ -35,8 +35,8 @@ class RetrievalSettings(PresetSettings):
 
     truth: str | Path | None = Field(
         None,
-        description="A published ground truth (gnd_roxford5k.pkl, or the same content as JSON), or a relevance file: "
-        ".csv, with queries also .json. Default: images of the same class are relevant.",
+        description="A published ground truth (gnd_roxford5k.pkl, or the same content as JSON), or a relevance file "
+        "(.csv; with --queries also .json). Default: images of the same class are relevant.",
     )
     queries: str | Path | None = Field(
         None, description="Query images. Default: every image of the database is a query for the others."
@@ -117,7 +117,7 @@ class Retrieval(Protocol[RetrievalSettings]):
         return with_origin(replace(result, settings={**result.settings, **settings}), origin, described)
 
     def work(self, sizes: Sizes) -> Work:
-        """Images pass in their own sizes, with several scales once per scale."""
+        """Every image passes through the encoder at its own size, once per scale."""
         from carp.features.scales import ONE_SCALE, THREE_SCALES
 
         scales = THREE_SCALES if self.settings.multi_scale else ONE_SCALE
