@@ -37,6 +37,6 @@ def test_a_name_may_be_in_doubt_but_not_a_whole_path() -> None:
 def test_missing_images_are_counted() -> None:
     index = NameIndex(["abbey_01.jpg", "abbey_02.jpg"], where="here")
     with pytest.raises(
-        DataError, match=r"2 of the 3 images that it names are not in here, the first is 'abby_01'\. Did"
+        DataError, match=r"2 of the 3 images that it names are not in here; the first is 'abby_01'\. Did"
     ):
         index.find(["abbey_02", "abby_01", "z"], named_by="it")

@@ -137,7 +137,7 @@ def _check(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Verify every file that CARP wrote into a folder, by the digests of features, indexes, checkpoints and exports.
+    """Verify every file that CARP wrote into a folder, using the digests of features, indexes, checkpoints and exports.
 
     The exit code is 0 if nothing is damaged, 1 if something is, and 2 if there is nothing to check.
     """

@@ -69,7 +69,7 @@ def check_classes(
     unknown = np.setdiff1d(asked, classes)
     if len(unknown):
         raise DataError(
-            f"{len(unknown)} of the test classes are not in the training labels, the first is {unknown[0]}. "
+            f"{len(unknown)} of the test classes are not in the training labels; the first is {unknown[0]}. "
             "Give test images of the training classes only."
         )
     return known, asked, int(classes[-1]) + 1
@@ -106,7 +106,7 @@ def norms(features: Features, name: str = "some") -> Features:
     wrong = np.flatnonzero(~np.isfinite(found))
     if len(wrong):
         raise DataError(
-            f"the {name} features of {len(wrong)} images are not finite numbers, the first is image {wrong[0]}. "
+            f"the {name} features of {len(wrong)} images are not finite numbers; the first is image {wrong[0]}. "
             "Extract them again, in float32."
         )
     return found.clip(min=_SMALLEST_NORM)

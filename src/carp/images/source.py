@@ -2,8 +2,8 @@
 
 A new kind of source is one file in `images/sources/`: a subclass of `Source` that sets `kind`, defines `open`,
 `__len__`, `fetch` and `place`, and sets `name` and `fingerprint` on its objects. Everything else has a default. The
-class registers itself, and from then on `open_source`, `source=KIND`, `KIND:REST`, every command and the error messages
-that list the kinds know it. A class defined anywhere else works as well, as soon as its module is imported.
+class registers itself; from then on it is available to `open_source`, `source=KIND`, `KIND:REST`, every command and the
+error messages that list the kinds. A class defined anywhere else works as well, as soon as its module is imported.
 """
 
 import importlib

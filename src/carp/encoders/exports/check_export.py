@@ -32,7 +32,7 @@ def check_export_folder(folder: Path) -> Iterator[Checked]:
 
 
 def check_export_file(path: Path) -> Iterator[Checked]:
-    """Verify an exported file; nothing for a file that CARP did not write."""
+    """Verify an exported file; yield nothing if CARP did not write it."""
     ours = (f for f in FORMATS if f.suffix and f.suffix == path.suffix and f.is_carp_file(path))
     export_format = next(ours, None)
     if export_format is None:

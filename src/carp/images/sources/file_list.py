@@ -172,7 +172,8 @@ def _columns(file: Path, line: int, names: list[str]) -> tuple[int, int | None]:
         close = next((hint for name in lower if (hint := nearest(name, _PATH_COLUMNS))), "")
         raise DataError(
             f"{file}, line {line}: no column has paths, received the columns {', '.join(names)}.{close} "
-            f"Name it '{_PATH_COLUMNS[0]}' (and the labels '{_LABEL_COLUMNS[0]}'), or leave out the header."
+            f"Name the column of paths '{_PATH_COLUMNS[0]}' (and that of labels '{_LABEL_COLUMNS[0]}'), or leave out "
+            "the header."
         )
     return path, next((lower.index(name) for name in _LABEL_COLUMNS if name in lower), None)
 

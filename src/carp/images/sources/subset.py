@@ -72,7 +72,7 @@ class NameIndex:
         if missing:
             known = list(self._short)[:_COMPARED]
             raise DataError(
-                f"{len(missing):,} of the {len(wanted):,} images that {named_by} names are not in {self._where}, the "
+                f"{len(missing):,} of the {len(wanted):,} images that {named_by} names are not in {self._where}; the "
                 f"first is '{missing[0]}'.{nearest(missing[0], known)} Correct the names, or give the other images."
             )
         return np.array([self._place(name, named_by) for name in wanted], dtype=np.int64)

@@ -147,6 +147,6 @@ def _all_there(paths: Sequence[str], known: Mapping[str, int], listed: Path, fol
     missing = [path for path in paths if path not in known]
     if missing:
         raise DataError(
-            f"{len(missing):,} of the {len(paths):,} images that {listed} names are not in {folder}, the first is "
+            f"{len(missing):,} of the {len(paths):,} images that {listed} names are not in {folder}; the first is "
             f"{missing[0]}. Complete the dataset, or give the list of this version."
         )
