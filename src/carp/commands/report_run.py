@@ -73,7 +73,7 @@ def report_run(
 ) -> Report:
     """Draw figures about a run: certainty of its assignments, use of its prototypes, images in random partitions.
 
-    If results of several epochs were evaluated (`RUN@EPOCH`), student and teacher are also drawn over the epochs.
+    If several epochs were evaluated (`RUN@EPOCH`), student and teacher are also plotted over the epochs.
 
     Args:
         run: A run folder, or `RUN@25` for the run at the end of epoch 25.

@@ -53,7 +53,7 @@ def few_shot(
         train_labels: Their classes.
         test: Test features.
         test_labels: Their classes.
-        shots: How many images of every class; numbers from 1, or `full`.
+        shots: The number of images per class: 1 or more, or `full`.
         runs: Number of times that images are drawn; values are means over these runs.
         lr: Learning rate of a linear classifier; a tenth from epoch 12 on, and a hundredth from epoch 18.
         weight_decay: Weight decay of a linear classifier.
