@@ -208,7 +208,7 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["ablate", "batch-size", "--seeds", "-1"], ["seeds", "'-1'"]),
     (["ablate", "batch-size", "--variants", "fixed"], ["batch-size has no variants"]),
     (["ablate", "batch-size", "batch_size=64"], ["ablation batch-size varies batch_size", "--values"]),
-    (["ablate", "partition", "partition=fixed"], ["partition is what", "varies"]),
+    (["ablate", "partition", "partition=fixed"], ["ablation partition varies", "--values"]),
     (["ablate", "batch-size", "seed=3"], ["--seeds 3"]),
     (["ablate", "batch-size", "values=128"], ["'values' is an option", "--values 128"]),
     (["ablate", "batch-size", "--value", "128"], ["there is no option '--value'", "--values"]),

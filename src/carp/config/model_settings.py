@@ -135,7 +135,7 @@ class ModelSettings(HeadSettings, EncoderSettings, SizeSettings, ReadingSettings
 
 
 def check_block_size(num_prototypes: int, block_size: int) -> None:
-    """Raise unless blocks of `block_size` cover all prototypes, none left out."""
+    """Raise unless blocks of `block_size` divide the prototypes evenly."""
     if num_prototypes < 1 or block_size < 1:
         raise ConfigError(
             f"num_prototypes and block_size must be at least 1, received {num_prototypes} and {block_size}."

@@ -127,7 +127,7 @@ def _rescaled(images_B3HW: Tensor, scale: float) -> Tensor:
 def _batches(
     source: Source, boxes: Boxes | None, max_side: int | None, square: int | None, batch_size: int
 ) -> Iterator[tuple[list[int], Pixels]]:
-    """Indices and images of one size, [B, H, W, 3].
+    """Yield the indices and the images of one size, [B, H, W, 3].
 
     Images wait until there are 64 MB of them, and are then grouped by size, so the batches depend on the images alone.
     """
