@@ -69,7 +69,7 @@ class StorageError(DataError):
 
 
 class ProcessError(CarpError):
-    """Another process of the run hangs, was killed or is out of reach."""
+    """Another process of the run hangs, was killed or is unreachable."""
 
     exit_code = 6
 

@@ -123,7 +123,7 @@ class Scenes(Dataset["list[Scene] | DataError"]):
                 yield batch
 
     def _items(self, first: int, last: int, batch_size: int) -> Iterator[list[tuple[int, int]]]:
-        """(epoch, image) of every step: a stream of whole epochs, cut into batches."""
+        """Yield (epoch, image) of every step: a stream of whole epochs, cut into batches."""
         count, order_of, order = len(self.images), -1, np.empty(0, dtype=np.int64)
         for step in range(first, last):
             batch = []

@@ -110,7 +110,7 @@ def one_ahead(batches: Iterator[T]) -> Generator[T]:
 
 
 def own_parts(order: Order, first_step: int, last_step: int) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-    """(step, epoch, indices) of this process's share of every batch."""
+    """Yield (step, epoch, indices) of this process's share of every batch."""
     own = slice(*distributed.share(order.batch_size, distributed.rank()))
     for step, epoch, indices in order.steps(first_step, last_step):
         yield step, epoch, indices[own]

@@ -96,7 +96,7 @@ class Crops:
         return epoch * self.num_images + (self._batches[place].start if place else 0)
 
     def _steps(self, first_step: int, last_step: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """(epoch, indices) of every step; under torchrun, this process's share of the indices."""
+        """Yield (epoch, indices) of every step; under torchrun, this process's share of the indices."""
         epoch_order, order = -1, np.empty(0, dtype=np.int64)
         for step in range(first_step, last_step):
             epoch, place = divmod(step, self.steps_per_epoch)
