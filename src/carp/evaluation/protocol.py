@@ -129,7 +129,7 @@ class Protocol(ABC, Generic[S]):
         return Work((sizes.train + sizes.test) * sizes.pixels)
 
     def notes(self, result: "Result") -> list[str]:
-        """Return what the reader of a result should know about it, one line each."""
+        """Return remarks on a result, one line each."""
         del result
         return []
 

@@ -50,7 +50,7 @@ def run_protocols(
     """Evaluate one or more encoders of a model by one or more protocols, and write the results.
 
     Args:
-        protocols: With their settings. Either all need features, or there is one.
+        protocols: With their settings. Either all of them need features, or there is only one.
         model: A run folder, or weights, which have one encoder; None if `data` and `test` are stored features.
         data: Images, or stored features.
         test: Test images, or their features.

@@ -57,7 +57,7 @@ def hold_in_memory(
     progress: Progress = lambda _done, _all: None,
     missed: Callable[[Misses], None] = lambda _: None,
 ) -> ArraySource:
-    """Decode all images of a source to size × size, with the transform of evaluation.
+    """Decode all images of a source to size × size, with the evaluation transform.
 
     `missed` is called with each image that cannot be read.
     """

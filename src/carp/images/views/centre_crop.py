@@ -1,4 +1,4 @@
-"""The transform of evaluation: scale the shorter side and crop the centre, as torchvision does with Pillow's images.
+"""The evaluation transform: scale the shorter side and crop the centre, as torchvision does with Pillow's images.
 
 `Resize(resize)` scales the shorter side to `resize` and the longer one to `int(resize · long / short)` pixels;
 `CenterCrop(size)` crops at `round((side - size) / 2)` and fills with black where the image is smaller. Published
