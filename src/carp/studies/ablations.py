@@ -60,7 +60,7 @@ class Ablation:
         """Return the points of the grid, in order; values that are given twice count once. `epochs` is a full run."""
         texts = self.grid if values is None else split(values)
         if not texts:
-            raise ConfigError(f"no values of {self.name} were given. They are {self.form.words}.")
+            raise ConfigError(f"no values of {self.name} were given. Give {self.form.words}.")
         read = [self._read(text, epochs) for text in texts]
         return [
             Point(
