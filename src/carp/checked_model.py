@@ -1,4 +1,4 @@
-"""Settings that are checked when they are made: the base of every settings model except the configuration of a run."""
+"""The base of every settings model except the configuration of a run: values are validated on construction."""
 
 from typing import Any, Self
 
@@ -8,7 +8,7 @@ from carp.errors import ConfigError, nearest, received, requirement
 
 
 class CheckedModel(BaseModel):
-    """A frozen model whose mistakes are a `ConfigError` that names the key, the value received and what is accepted."""
+    """A frozen model. A wrong value raises a `ConfigError` that names the key, the value and what is accepted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -22,7 +22,7 @@ class CheckedModel(BaseModel):
 
 
 def _describe(error: ValidationError, known: list[str]) -> str:
-    """The first problem in one line."""
+    """Return the first problem in one line."""
     wrong = error.errors()[0]
     key, value = str(wrong["loc"][0]) if wrong["loc"] else "", wrong["input"]
     if wrong["type"] == "extra_forbidden":

@@ -1,4 +1,4 @@
-"""Every mistake that a user can make, as an exception that says cause, value received and remedy.
+"""Exceptions for users' mistakes. A message states the cause, the value received and the remedy.
 
 The command line prints the message of a `CarpError` on one line and exits with its `exit_code`; anything else is a
 bug in CARP and shows a traceback.
@@ -25,7 +25,7 @@ class DataError(CarpError):
 
 
 class UnreadableImageError(DataError):
-    """One image that cannot be read: `place` says which, `reason` why."""
+    """One image that cannot be read: `place` identifies it and `reason` explains why."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(f"cannot read the image {place}: {reason}.")
@@ -91,21 +91,21 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 3, 80, 80
 
 
 def received(value: object) -> str:
-    """A value for a message, however long or deep it is."""
+    """Format a value for a message, even if it is very long or deeply nested."""
     try:
         return _SHORT.repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+    except (ValueError, RecursionError):  # an integer with more digits than Python converts
         return f"a {type(value).__name__} that is too large to show"
 
 
 def requirement(message: str) -> str:
-    """What a message of pydantic requires of a value, such as 'must be a valid integer'."""
+    """Return the requirement in a message of pydantic, such as 'must be a valid integer'."""
     message = message.replace("Input should be", "must be").replace("Value error, ", "")
     return re.sub(r"(valid \w+), (unable to parse|got a number) .*", r"\1", message)
 
 
 def plain(error: DataError) -> DataError:
-    """The same error in a form that passes from one process to another: its message, and what decides its exit code."""
+    """Return the error in a form that can be sent to another process: its message, and a class with its exit code."""
     kind = next((kind for kind in (BadImagesError, StorageError) if isinstance(error, kind)), DataError)
     return kind(str(error))
 

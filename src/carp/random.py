@@ -1,4 +1,4 @@
-"""Random numbers that depend on where they are used, not on what was drawn before.
+"""Random numbers that depend on where they are used, not on earlier draws.
 
 A stream is a hash (SplitMix64's finaliser, applied once per coordinate) of integer coordinates such as
 (seed, purpose, epoch, index, view). No random state has to be saved to resume a run, and the number of workers cannot

@@ -69,7 +69,7 @@ def test_two_values_and_two_seeds(done: Done) -> None:
     assert done.err.count("skipped ") == 1
     assert done.err.count("2 steps in 1 epoch") == 4  # training's own lines
     for text in (done.out, (done.folder / "table.md").read_text()):
-        assert "noise: the seeds of a value deviate by " in text
+        assert "noise: " in text
         assert "order: 0 values in common with the paper, too few to compare." in text
         assert "skipped prototypes K 7" in text
         assert "too early to tell" in text
@@ -208,8 +208,8 @@ MISTAKES: list[tuple[list[str], list[str]]] = [
     (["ablate", "batch-size", "--seeds", "one"], ["seeds must be whole numbers", "'one'"]),
     (["ablate", "batch-size", "--seeds", "-1"], ["seeds", "'-1'"]),
     (["ablate", "batch-size", "--variants", "fixed"], ["batch-size has no variants"]),
-    (["ablate", "batch-size", "batch_size=64"], ["batch_size is what the ablation batch-size varies", "--values"]),
-    (["ablate", "partition", "partition=fixed"], ["partition is what", "varies"]),
+    (["ablate", "batch-size", "batch_size=64"], ["ablation batch-size varies batch_size", "--values"]),
+    (["ablate", "partition", "partition=fixed"], ["ablation partition varies", "--values"]),
     (["ablate", "batch-size", "seed=3"], ["--seeds 3"]),
     (["ablate", "batch-size", "values=128"], ["'values' is an option", "--values 128"]),
     (["ablate", "batch-size", "--value", "128"], ["there is no option '--value'", "--values"]),

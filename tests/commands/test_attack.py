@@ -118,7 +118,7 @@ def test_bad_images_are_left_out(photos: Path, tmp_path: Path, cli: Cli) -> None
     code, out, err = cli("data", "attack", photos, "--out", tmp_path / "out")
     assert code == 0
     assert "originals: 5 " in out
-    assert "left out: cannot read the image" in err
+    assert "skipped: cannot read the image" in err
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert len(manifest["originals"]) == 5
     assert len(manifest["unreadable"]) == 1

@@ -62,7 +62,7 @@ def test_a_file_is_recognised(cli: Cli, moco: Path) -> None:
     assert lines["format"] == "moco-v2: MoCo-v2"
     assert lines["encoder"].startswith("ResNet with 2+1+1+2 blocks, 4-8-8-12 channels, ")
     assert lines["left over"].startswith("encoder_q.fc.0.weight, encoder_q.fc.2.weight, encoder_k.conv1.weight")
-    assert lines["beside"] == "arch, args, epoch, optimizer"
+    assert lines["others"] == "arch, args, epoch, optimizer"
     assert "unexpected" not in lines
 
 
@@ -130,6 +130,6 @@ def test_a_converted_network_is_doubted(cli: Cli, tmp_path: Path) -> None:
     state = narrow().state_dict()
     torch.save(state, tmp_path / "trained.pth")
     torch.save({n: torch.zeros_like(t) if n.endswith("tracked") else t for n, t in state.items()}, tmp_path / "a.pth")
-    assert "doubt " not in cli("weights", tmp_path / "trained.pth")[1]
+    assert "caution " not in cli("weights", tmp_path / "trained.pth")[1]
     assert f"resnet-v1:{tmp_path / 'a.pth'}" in cli("weights", tmp_path / "a.pth")[1]
-    assert "doubt " not in cli("weights", f"resnet-v1:{tmp_path / 'a.pth'}")[1]
+    assert "caution " not in cli("weights", f"resnet-v1:{tmp_path / 'a.pth'}")[1]

@@ -152,7 +152,7 @@ def test_held_out_part() -> None:
     assert (choose_held_out(labels, 0.1, seed=0) == marked).all()
     assert (choose_held_out(labels, 0.1, seed=1) != marked).any()
     assert choose_held_out(np.array([0, 1, 1]), 0.1, seed=0).sum() == 1
-    with pytest.raises(ConfigError, match="at least two training images"):
+    with pytest.raises(ConfigError, match=r"only one training image\. Add images"):
         choose_held_out(np.array([0, 1]), 0.1, seed=0)
 
 

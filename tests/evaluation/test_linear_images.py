@@ -424,7 +424,7 @@ def test_images_without_features_are_not_used_and_one_that_is_lost_is_left_out(t
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"train_labels": np.zeros(TRAIN, dtype=np.int64)}, "one class only"),
+    ({"train_labels": np.zeros(TRAIN, dtype=np.int64)}, "only one class"),
     ({"train_labels": None}, "the training images have no labels"),
     ({"indices": np.arange(3)}, "received 140 rows and 3 images of train"),
     ({"indices": np.arange(TRAIN) // 2}, "must be different images of train, which has 140"),

@@ -11,7 +11,7 @@ from tests.fuzz.watch import CANARY
 
 ERROR = "carp: error: "
 _OWN_LINES = re.compile(  # that CARP writes to the error stream beside an error
-    r"(carp: )?(note|warning): |left out: |[\d,]+ images?, |step \d+[/:]|resuming at step |\s*$"
+    r"(carp: )?(note|warning): |skipped: |[\d,]+ images?, |step \d+[/:]|resuming at step |\s*$"
 )
 _LONGEST_LINE = 2500  # a line that repeats the input is no error message
 

@@ -163,7 +163,7 @@ def test_inaturalist_without_its_lists_or_images(tmp_path: Path, resize: Callabl
     for name in ("Aves/0/00.jpg", "Plantae/4/24.jpg"):
         (root / "inaturalist/2018" / name).unlink()
     with pytest.raises(
-        DataError, match=r"2 of the 12 images that .*train2018.json names .*, the first is Plantae/4/24.jpg"
+        DataError, match=r"2 of the 12 images that .*train2018.json names .*; the first is Plantae/4/24.jpg"
     ):
         open_source("dataset:inat2018", root=root)
     (root / "inaturalist/train2018.json").write_text('{"pictures": []}')

@@ -280,7 +280,7 @@ def test_when_no_image_can_be_read_the_first_batch_says_so_at_once(tmp_path, wor
         real = source.fetch
         source.fetch = lambda index: tries.append(index) or real(index)
     loader = PhotoLoader(source, photo_config(workers=workers, max_bad_share=share))
-    with pytest.raises(BadImagesError, match="cannot be read" if share < 1 else "nor any of those that were tried"):
+    with pytest.raises(BadImagesError, match="cannot be read" if share < 1 else "nor any of the images tried"):
         next(loader.batches(0, 1))
     assert len(tries) <= 1001
 

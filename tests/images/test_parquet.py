@@ -120,8 +120,8 @@ def test_files_that_cannot_be_used_are_named(tmp_path, parts):
     write(tmp_path / "none.parquet", {"image": structs(tiny_images(0))})
     for name, message in [
         ("broken.parquet", "cannot read the Parquet file .*broken.parquet"),
-        ("texts.parquet", "texts.parquet has no column of encoded images among text, label: name the one"),
-        ("two.parquet", "two.parquet has several columns of bytes among a, b: name the one of the images 'image'"),
+        ("texts.parquet", "texts.parquet has no column of encoded images among text, label: .*'image'"),
+        ("two.parquet", "two.parquet has several columns of bytes among a, b: .*'image'"),
         ("none.parquet", "there are no images in .*none.parquet"),
     ]:
         with pytest.raises(DataError, match=message) as raised:

@@ -1,4 +1,4 @@
-"""The command line. Torch is imported by the commands that need it, so that `--help` answers at once."""
+"""The command line. Torch is imported by the commands that need it, so that `--help` is fast."""
 
 from carp.cli.interrupt import CtrlC, end_process, interrupted_line
 
@@ -6,7 +6,7 @@ from carp.cli.interrupt import CtrlC, end_process, interrupted_line
 def main() -> None:
     """Run the command line; it ends with `SystemExit`."""
     with CtrlC(interrupted_line) as ctrl_c:
-        from carp.cli.entry import run  # after Ctrl-C is handled, as this takes a moment
+        from carp.cli.entry import run  # imported after the Ctrl-C handler is installed, because it takes a moment
 
         run(ctrl_c)
 

@@ -26,8 +26,8 @@ def _ablate(
             autocompletion=completion.ablations,
         ),
     ],
-    data: Annotated[str, typer.Option(help="Labelled images: to train on, and the bank of k-NN.")],
-    out: Annotated[Path, typer.Option(help="Folder of the studies; finished jobs in it are not repeated.")],
+    data: Annotated[str, typer.Option(help="Labelled images to train on; they are also the bank for k-NN.")],
+    out: Annotated[Path, typer.Option(help="Output folder; jobs that are finished in it are not repeated.")],
     settings: options.Overrides = None,
     recipe: Annotated[
         str | None,
@@ -36,15 +36,15 @@ def _ablate(
         ),
     ] = None,
     test: Annotated[
-        str | None, typer.Option(help="Labelled images to classify. Default: leave out every training image in turn.")
+        str | None, typer.Option(help="Labelled images to classify. Default: leave-one-out on the training images.")
     ] = None,
     values: Annotated[
         str | None, typer.Option(help="Values to compare, such as 128,256. Default: the paper's grid.")
     ] = None,
     variants: Annotated[
-        str | None, typer.Option(help="Some of the variants, such as with-teacher or random. Default: all.")
+        str | None, typer.Option(help="Variants to train, such as with-teacher or random. Default: all.")
     ] = None,
-    seeds: Annotated[str, typer.Option(help="Every value is trained once with each of these seeds.")] = "0,1,2",
+    seeds: Annotated[str, typer.Option(help="Seeds; every value is trained once with each of them.")] = "0,1,2",
     keep_weights: Annotated[
         bool, typer.Option("--keep-weights", help="Keep checkpoints and features of finished jobs.")
     ] = False,
@@ -101,7 +101,7 @@ def _print(study: "Study", *, planned: bool) -> None:
 
 
 def _words(given: dict[str, Any]) -> list[str]:
-    """The options of this command that were given, as words."""
+    """Return the options that were given, as command-line words."""
     return [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
 
 
@@ -115,10 +115,10 @@ def _side_by_side(words: list[str], *, copies: int, processes: int) -> int:
 
 
 def _queue(resources: str, run: "partial[Study]", out: Path, jobs: int) -> None:
-    """Submit one job to the cluster for each of the jobs at a time; they share the work."""
+    """Submit as many cluster jobs as may run at the same time; they share the work."""
     from carp.runs.cluster import Job, parse_resources, submit
 
     requested = parse_resources(resources)
-    study = run(dry_run=True)  # mistakes are found before they wait in a queue
+    study = run(dry_run=True)  # mistakes are reported before anything is queued
     for _ in range(min(jobs, len(study.missing))):
         say(f"job: {submit(Job(run), out, requested)}   output: {out}.jobs")

@@ -1,4 +1,4 @@
-"""What the shell suggests after Tab, besides commands, options and files. Nothing here imports torch."""
+"""Shell completion of arguments other than commands, options and files. Nothing here imports torch."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,21 +16,21 @@ def one_of(*values: str) -> Suggest:
 
 
 def recipes(incomplete: str) -> list[str]:
-    """Names of recipes."""
+    """Return the names of recipes."""
     from carp.config.recipe import list_recipes
 
     return _matching(list_recipes(), incomplete)
 
 
 def ablations(incomplete: str) -> list[str]:
-    """Names of ablations."""
+    """Return the names of ablations."""
     from carp.studies.ablations import ABLATIONS
 
     return _matching(ABLATIONS, incomplete)
 
 
 def keys(incomplete: str) -> list[str]:
-    """Names of settings, for `carp settings`."""
+    """Return the names of settings, for `carp settings`."""
     from carp.config import Config
 
     return _matching(Config.model_fields, incomplete)

@@ -19,7 +19,7 @@ from carp.cli.output import say, say_text
 @data_app.command("check", context_settings=WITH_SETTINGS)
 def _check_data(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="Images of any kind: a folder, a list, shards, … (docs/data.md).")],
+    data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
     settings: Overrides = None,
     recipe: Annotated[
         str | None,
@@ -31,7 +31,7 @@ def _check_data(
     limit: Annotated[int | None, typer.Option(min=1, help="Check at most this many images, chosen at random.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Read every image: counts, sizes, formats, classes, broken files, duplicates, time per epoch.
+    """Read every image and report counts, sizes, formats, classes, broken files, duplicates and time per epoch.
 
     The exit code is 0 if every image can be read, 1 if some cannot, and 2 if nothing could be checked.
     """
@@ -46,8 +46,8 @@ def _check_data(
 
 @data_app.command("attack")
 def _attack(
-    data: Annotated[str, typer.Argument(help="Images of any kind: a folder, a list, shards, … (docs/data.md).")],
-    out: Annotated[Path, typer.Option(help="Folder to write; rerun the same command to resume.")],
+    data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
+    out: Annotated[Path, typer.Option(help="Output folder; rerun the same command to resume.")],
     attacks: Annotated[
         list[str] | None, typer.Option(help="An attack (jpeg, crop, text, …); can be repeated. Default: all.")
     ] = None,
@@ -59,9 +59,11 @@ def _attack(
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many images, chosen by the seed.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all random choices.")] = 0,
-    sheet: Annotated[Path | None, typer.Option(help="Also draw a few images with their copies into this PNG.")] = None,
+    sheet: Annotated[
+        Path | None, typer.Option(help="Also write a contact sheet of some images and their copies to this .png file.")
+    ] = None,
 ) -> None:
-    """Make a labelled set for copy detection: originals and their altered copies."""
+    """Create a labelled set for copy detection: originals and altered copies of them."""
     from carp.commands.attack import attack
 
     names = [name for words in attacks or [] for name in words.split(",")]
@@ -69,7 +71,7 @@ def _attack(
         data, out=out, attacks=names, every_strength=every_strength, limit=limit, seed=seed, sheet=sheet, quiet=False
     )
     for problem in made.unreadable:
-        say(f"left out: {problem}", err=True)
+        say(f"skipped: {problem}", err=True)
     say(f"originals: {made.originals:,}   copies: {made.copies:,}   manifest: {made.folder / 'manifest.json'}")
     if made.sheet is not None:
         say(f"sheet: {made.sheet}")
@@ -78,9 +80,9 @@ def _attack(
 @app.command("views", context_settings=WITH_SETTINGS)
 def _views(
     context: typer.Context,
-    data: Annotated[str, typer.Argument(help="An image, or images of any kind: a folder, a list, … (docs/data.md).")],
+    data: Annotated[str, typer.Argument(help="An image file, a folder of images or any other source (docs/data.md).")],
     settings: Overrides = None,
-    out: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("views.png"),
+    out: Annotated[Path, typer.Option(help="Output file (.png).")] = Path("views.png"),
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -90,7 +92,7 @@ def _views(
     images: Annotated[int, typer.Option(min=1, max=100, help="Number of images, evenly spread over the data.")] = 3,
     draws: Annotated[int, typer.Option(min=1, max=100, help="Number of epochs whose views are drawn.")] = 2,
 ) -> None:
-    """Draw a sheet of images and the views that training makes of them."""
+    """Draw a contact sheet of images and the views that training would use."""
     overrides = parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
     from carp.commands.views import views
 
@@ -100,7 +102,7 @@ def _views(
 @app.command("datasets")
 def _datasets(
     root: Annotated[
-        Path | None, typer.Option(help="Folder to search: shows which datasets it contains and how to get the others.")
+        Path | None, typer.Option(help="Folder of datasets; shows which ones it contains and how to get the others.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all details as JSON.")] = False,
 ) -> None:

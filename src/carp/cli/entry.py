@@ -24,7 +24,7 @@ _OUT_OF_MEMORY = (
 
 
 def run(ctrl_c: CtrlC) -> None:
-    """Run the command line; a user's mistake is one line on standard error and a non-zero exit code."""
+    """Run the command line; a user's mistake is reported as one line on standard error, with a non-zero exit code."""
     follow_launcher()
     _prepare_output()
     try:
@@ -77,7 +77,7 @@ def _show_warning(
     file: TextIO | None = None,  # noqa: ARG001
     line: str | None = None,  # noqa: ARG001
 ) -> None:
-    """Print a warning of CARP; those of other libraries are about code, not about what the user can change."""
+    """Print a warning of CARP; those of other libraries concern code, not anything that the user can change."""
     if issubclass(category, CarpWarning):
         sys.stderr.write(f"carp: warning: {one_line(message)}\n")
 

@@ -1,4 +1,4 @@
-"""`carp eval PROTOCOL`: how good is an encoder?"""
+"""`carp eval PROTOCOL`: evaluate an encoder."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ class ProtocolGroup(typer.core.TyperGroup):
     """One sub-command per protocol, built on demand, so that `carp --help` imports none of them."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - as click calls it
-        """Names in the order of the help."""
+        """Return the names in the order of the help."""
         from carp.evaluation.protocols import all_protocols
 
         return [*(protocol.name for protocol in all_protocols()), _ALL, _PAPER]
@@ -51,13 +51,13 @@ class ProtocolGroup(typer.core.TyperGroup):
 app.add_typer(
     typer.Typer(cls=ProtocolGroup, no_args_is_help=True),
     name="eval",
-    help="Evaluate an encoder or stored features with one of the protocols below, with all that need only features, or "
-    "as in the paper's tables.",
+    help="Evaluate an encoder or stored features with one of the protocols below, with all protocols that need only "
+    "features (all), or for the tables of the paper (paper).",
 )
 
 
 def _paper_command() -> Any:
-    """The command `carp eval paper`, with some of the options of feature extraction."""
+    """Return the command `carp eval paper`, with some of the options of feature extraction."""
     from carp.cli.model_options import option_of
     from carp.features.feature_options import FeatureOptions
 
@@ -74,7 +74,7 @@ def _evaluate_paper(
     model: Annotated[str, typer.Argument(help="Run folder, or weights: FILE or METHOD:FILE (`carp weights`).")],
     root: Annotated[Path, typer.Option(help="Folder of datasets (`carp datasets --root FOLDER` lists them).")],
     only: Annotated[
-        list[str] | None, typer.Option(help="A table, such as knn or kmeans (docs/tables.md); can be repeated.")
+        list[str] | None, typer.Option(help="Only this table, such as knn or kmeans (docs/tables.md); can be repeated.")
     ] = None,
     preset: Annotated[
         str,
@@ -83,7 +83,9 @@ def _evaluate_paper(
             autocompletion=completion.one_of("paper", "authors"),
         ),
     ] = "paper",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what there is to do and how long.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and the estimated times; evaluate nothing.")
+    ] = False,
     branch: Annotated[
         str,
         typer.Option(
@@ -100,7 +102,7 @@ def _evaluate_paper(
     ] = None,
     **extraction: Any,
 ) -> None:
-    """Make every table of the paper that the datasets in a folder allow, next to the published rows.
+    """Reproduce every table of the paper whose datasets are in a folder, next to the published rows.
 
     The same command resumes: finished results are not computed again.
     """
@@ -139,7 +141,7 @@ def _evaluate_paper(
 
 
 def _command(name: str, protocols: "Sequence[type[AnyProtocol]]") -> Any:
-    """A Typer command with the options that these protocols use and, for a single protocol, one option per setting."""
+    """Return a command with the options of these protocols and, for a single one, one option per setting."""
     from carp.cli.protocol_options import parameters_of
 
     def run(context: typer.Context, **given: Any) -> None:
@@ -157,7 +159,7 @@ def _command(name: str, protocols: "Sequence[type[AnyProtocol]]") -> Any:
 def _typer_command(
     name: str, summary: str, run: Callable[..., None], parameters: Sequence[inspect.Parameter], **settings: Any
 ) -> Any:
-    """A command that calls `run` with these parameters."""
+    """Return a command that calls `run` with these parameters."""
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     single = typer.Typer(add_completion=False)
@@ -191,8 +193,8 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
 
     if baselines and model is not None and is_weights(model):
         raise ConfigError(
-            f"--baselines are raw pixels and the encoder that a run started from, received weights ({model}). "
-            "Give a run folder, or leave out --baselines."
+            f"--baselines needs a run, because it evaluates the encoder that the run started from, received weights "
+            f"({model}). Give a run folder, or leave out --baselines."
         )
     default = ("teacher",) if model is not None and is_weights(model) else first.branches
     results, notes = run_protocols(

@@ -141,12 +141,12 @@ def interrupted_line() -> str:
 
 
 def _alone() -> bool:
-    """Whether no other process shares the work; torchrun repeats every Ctrl-C of the terminal."""
+    """Return whether no other process shares the work; torchrun sends every Ctrl-C a second time."""
     return os.environ.get("WORLD_SIZE", "1") == "1"
 
 
 def _is_importing() -> bool:
-    """Whether a module is being imported."""
+    """Return whether a module is being imported."""
     modules: list[Any] = list(sys.modules.values())
     specs = (module.__dict__.get("__spec__") for module in modules if isinstance(module, ModuleType))
     return any(getattr(spec, "_initializing", False) for spec in specs)
@@ -156,7 +156,7 @@ _pipes: set[int] = set()  # receive the signals of this process
 
 
 def _detach_child() -> None:
-    """Detach a forked worker from the pipe of its parent, which would count a signal to both twice."""
+    """Detach a forked worker from its parent's pipe, so that a signal to both is not counted twice."""
     if _pipes:
         signal.set_wakeup_fd(-1)
         _pipes.clear()

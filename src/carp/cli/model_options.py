@@ -41,7 +41,7 @@ def with_model_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def option_of(key: str, field: FieldInfo) -> inspect.Parameter:
-    """One field as a parameter that Typer turns into an option; the model checks its value."""
+    """Return one field as a parameter that Typer turns into an option; the model checks its value."""
     kind, options = _kind(field.annotation), dict[str, Any]()
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     suggested: Any = extra.get("suggest") or _choices(field.annotation)
@@ -65,7 +65,7 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 def _kind(annotation: Any) -> Any:
-    """What Typer reads the text of an option as."""
+    """Return the type that Typer converts the text of an option to."""
     kinds = _without_none(annotation)
     if get_origin(kinds[0]) is Literal:
         return str
@@ -73,6 +73,6 @@ def _kind(annotation: Any) -> Any:
 
 
 def _without_none(annotation: Any) -> list[Any]:
-    """The types that a field accepts besides None."""
+    """Return the types that a field accepts besides None."""
     is_union = isinstance(annotation, types.UnionType) or get_origin(annotation) is Union
     return [kind for kind in get_args(annotation) if kind is not types.NoneType] if is_union else [annotation]

@@ -28,14 +28,16 @@ Branches = Annotated[
 ]
 Epoch = Annotated[
     int | None,
-    typer.Option(min=1, help="The run at the end of this epoch, also written RUN@25. Default: the newest checkpoint."),
+    typer.Option(
+        min=1, help="Use the run as it was at the end of this epoch, like RUN@25. Default: the newest checkpoint."
+    ),
 ]
 Epochs = Annotated[
     list[str] | None,
     typer.Option(
         "--epoch",
-        help="The run at the end of this epoch, also written RUN@25; can be repeated. all: every epoch that was kept. "
-        "Default: the newest checkpoint.",
+        help="Use the run as it was at the end of this epoch, like RUN@25; can be repeated. all: every epoch that was "
+        "kept. Default: the newest checkpoint.",
     ),
 ]
 Device = Annotated[
@@ -95,7 +97,7 @@ def _refuse_unknown_options(
 
 
 def refuse_settings(context: typer.Context, places: Iterable[Path]) -> None:
-    """Raise if one of the places is not a file but an option written as a setting, for a command without settings."""
+    """Raise if an argument is not a file but an option written as a setting, for a command without settings."""
     for place in places:
         key, equals, value = str(place).partition("=")
         if equals and not place.exists():
@@ -125,7 +127,7 @@ def _options(context: typer.Context) -> list[str]:
 
 
 def parse_epochs(model: str | None, words: Iterable[str] | None) -> list[int]:
-    """The epochs that were given as `--epoch 25 --epoch 50`, `--epoch 25,50` or `--epoch all`."""
+    """Return the epochs that were given as `--epoch 25 --epoch 50`, `--epoch 25,50` or `--epoch all`."""
     given = [word.strip() for together in words or () for word in together.split(",")]
     if given == ["all"]:
         if model is None:
@@ -161,5 +163,5 @@ def check_data(*places: str | None) -> None:
 
 
 def is_first_process() -> bool:
-    """Whether this process prints; under torchrun only the first does."""
+    """Return whether this process prints; under torchrun only the first does."""
     return os.environ.get("RANK", "0") == "0"

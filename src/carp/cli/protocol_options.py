@@ -23,12 +23,14 @@ _DATA = {
     "boxes": "Folder that contains VOCdevkit.",
 }
 _WITHOUT_TEST = {
-    "leave one out": "Default: leave out each image of --data in turn.",
+    "leave one out": "Default: leave-one-out on the images of --data.",
     "the same images": "Default: the images of --data.",
     "hold out": "Default: hold out a fifth of each class of --data.",
 }
 _Baselines = Annotated[bool, typer.Option("--baselines", help="Also evaluate raw pixels and the untrained encoder.")]
-_Weights = Annotated[str | None, typer.Option(help="FILE or METHOD:FILE: another way to specify the model.")]
+_Weights = Annotated[
+    str | None, typer.Option(help="Weights to evaluate, FILE or METHOD:FILE; the same as giving them as MODEL.")
+]
 _Out = Annotated[
     Path | None,
     typer.Option(
@@ -37,12 +39,12 @@ _Out = Annotated[
 ]
 _Predictions = Annotated[
     Path | None,
-    typer.Option(help="A .csv or .parquet file to write, with one row per test image; also predictions=FILE."),
+    typer.Option(help="Write one row per test image to this .csv or .parquet file; also predictions=FILE."),
 ]
 
 
 def parameters_of(protocols: Sequence[type[AnyProtocol]]) -> list[inspect.Parameter]:
-    """The parameters of a command that runs these protocols; settings are those of a single protocol."""
+    """Return the parameters of a command that runs these protocols; settings are those of a single protocol."""
     first, several = protocols[0], len(protocols) > 1
     settings = {} if several else first.settings_type.model_fields
     words = Annotated[
@@ -78,7 +80,7 @@ def parameters_of(protocols: Sequence[type[AnyProtocol]]) -> list[inspect.Parame
 def parse_settings(
     context: typer.Context, given: dict[str, Any], fields: Mapping[str, FieldInfo]
 ) -> tuple[str | None, dict[str, Any]]:
-    """The model, and the settings that were given as options or as key=value words; the settings model checks them.
+    """Return the model and the settings given as options or key=value words; the settings model checks them.
 
     If no model is given, the first setting is parsed in its place. `predictions=FILE` is an option.
     """
@@ -95,7 +97,7 @@ def parse_settings(
 
 
 def _setting_option(key: str, field: FieldInfo) -> inspect.Parameter:
-    """A setting as a parameter that Typer turns into an option; None if it is not given."""
+    """Return a setting as a parameter that Typer turns into an option; None if it is not given."""
     name = key.replace("_", "-")
     kind: Any = _kind(field.annotation)
     names = [f"--{name}/--no-{name}"] if kind is bool else [f"--{name}"]
@@ -112,14 +114,14 @@ def _setting_option(key: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def written(value: Any) -> str:
-    """A default as it is written after `key=`."""
+    """Return a default as it is written after `key=`."""
     if isinstance(value, tuple):
         return ",".join(written(part) for part in value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _kind(annotation: Any) -> Any:
-    """What Typer reads: a flag, text that may be repeated, or text."""
+    """Return the type for Typer: a flag, text that may be repeated, or text."""
     if annotation is bool or bool in get_args(annotation):
         return bool
     return list[str] if get_origin(annotation) is tuple else str

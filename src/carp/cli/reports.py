@@ -18,10 +18,10 @@ def _table(
         list[Path] | None, typer.Argument(help="Result files (RUN/results/*.json), or run folders.")
     ] = None,
     with_paper: Annotated[
-        bool, typer.Option("--with-paper", help="Also show the rows that the paper published.")
+        bool, typer.Option("--with-paper", help="Also show the rows published in the paper.")
     ] = False,
     difference: Annotated[
-        bool, typer.Option("--difference", help="Also show the differences to the published rows of CARP.")
+        bool, typer.Option("--difference", help="Also show the differences from the published rows of CARP.")
     ] = False,
     layout: Annotated[
         str | None, typer.Option(help="Show the columns of one of the paper's tables (docs/tables.md).")
@@ -38,7 +38,7 @@ def _table(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File to write; its suffix (.md, .csv, .tex or .png) sets the format.")
+        Path | None, typer.Option(help="Output file; its suffix (.md, .csv, .tex or .png) sets the format.")
     ] = None,
 ) -> None:
     """Collect the results of several models in one table; the best is bold, the second best underlined."""
@@ -68,7 +68,8 @@ def _table(
 def _report(
     run: Annotated[str, typer.Argument(help="Run folder, or RUN@25.")],
     data: Annotated[
-        str | None, typer.Option(help="Images of any kind (docs/data.md), for the figures usage and partitions.")
+        str | None,
+        typer.Option(help="Images for the figures usage and partitions: a folder or any other source (docs/data.md)."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -109,11 +110,11 @@ def _report(
 def _weights(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="[[NAME:]FILE]", help="A checkpoint to recognise. Default: list all."),
+        typer.Argument(metavar="[[NAME:]FILE]", help="Weights file to identify. Default: list all formats."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """List the released weights of other methods that CARP reads, or recognise a weights file.
+    """List the released weights of other methods that CARP reads, or identify a weights file.
 
     Nothing in a file is ever executed.
     """
@@ -136,7 +137,7 @@ def _check(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Verify every file that CARP wrote into a folder: digests of features, indexes, checkpoints and exports.
+    """Verify every file that CARP wrote into a folder, using the digests of features, indexes, checkpoints and exports.
 
     The exit code is 0 if nothing is damaged, 1 if something is, and 2 if there is nothing to check.
     """

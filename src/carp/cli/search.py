@@ -17,7 +17,7 @@ from carp.features.feature_options import FeatureOptions
 @with_model_options
 def _embed(
     model: Annotated[str, typer.Argument(help="Run folder, RUN@25, or weights: FILE or METHOD:FILE (`carp weights`).")],
-    data: Annotated[str, typer.Option(help="Images of any kind (docs/data.md), labelled or not.")],
+    data: Annotated[str, typer.Option(help="Folder of images or any other source (docs/data.md), labelled or not.")],
     out: Annotated[Path, typer.Option(help="Folder for the features; rerun the same command to resume.")],
     features: FeatureOptions,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
@@ -26,7 +26,7 @@ def _embed(
         str,
         typer.Option(
             "--format",
-            help="npy; parquet and csv write an additional file into the folder.",
+            help="npy, parquet or csv; the last two write an additional file to the folder.",
             autocompletion=completion.one_of("npy", "parquet", "csv"),
         ),
     ] = "npy",
@@ -52,7 +52,7 @@ def _embed(
 
 @app.command("index")
 def _index(
-    features: Annotated[Path, typer.Argument(help="Folder that `carp embed` wrote.")],
+    features: Annotated[Path, typer.Argument(help="Folder of features written by `carp embed`.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the index. Default: the sub-folder index of the features.")
     ] = None,
@@ -70,14 +70,14 @@ def _index(
 @app.command("search")
 def _search(
     context: typer.Context,
-    index: Annotated[Path, typer.Argument(help="Folder that `carp index` wrote, or the folder of its features.")],
+    index: Annotated[Path, typer.Argument(help="Folder written by `carp index`, or the folder of its features.")],
     images: Annotated[list[Path], typer.Argument(help="Query images, or folders of images.")],
     k: Annotated[int | None, typer.Option(min=1, help="Number of images to find for each query. Default: 10.")] = None,
     model: Annotated[
         str | None, typer.Option(help="The run or weights that extracted the features, if they have been moved.")
     ] = None,
     epoch: options.Epoch = None,
-    sheet: Annotated[Path | None, typer.Option(help="Contact sheet to write: a .png or a .html file.")] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet to this .png or .html file.")] = None,
     data: Annotated[
         str | None, typer.Option(help="The indexed images, if they have been moved; used for the sheet.")
     ] = None,
@@ -101,7 +101,7 @@ def _search(
 @app.command("duplicates")
 @with_model_options
 def _duplicates(
-    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
+    data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
     extraction: FeatureOptions,
     model: Annotated[
         str | None, typer.Option(help="Run folder, or weights: FILE or METHOD:FILE. Not needed with stored --features.")
@@ -114,13 +114,13 @@ def _duplicates(
     ] = "auto",
     features: Annotated[
         Path | None,
-        typer.Option(help="Folder with the features of these images. Default: the sub-folder features of --out."),
+        typer.Option(help="Folder of the features of these images. Default: the sub-folder features of --out."),
     ] = None,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,
     remove_list: Annotated[
         Path | None,
-        typer.Option(help="Also list the files to remove, in a .txt, .nul (for xargs -0) or .csv file."),
+        typer.Option(help="Also write a list of the files to remove to this .txt, .nul (for xargs -0) or .csv file."),
     ] = None,
 ) -> None:
     """Group near-duplicate images for you to review. Nothing is deleted."""
@@ -157,7 +157,7 @@ def _export(
             autocompletion=completion.one_of(*completion.FORMATS_OF_EXPORT),
         ),
     ],
-    out: Annotated[Path, typer.Option(help="File to write; for timm, a folder.")],
+    out: Annotated[Path, typer.Option(help="Output file; for timm, a folder.")],
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,
 ) -> None:

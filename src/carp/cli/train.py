@@ -34,7 +34,8 @@ def _train(
         ),
     ] = None,
     val: Annotated[
-        str | None, typer.Option(help="Labelled images, for k-NN accuracy of student and teacher during training.")
+        str | None,
+        typer.Option(help="Labelled images, to measure the k-NN accuracy of student and teacher during training."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print settings, steps, memory and time; write nothing.")
@@ -85,7 +86,7 @@ def _train(
 
 
 def _queue(resources: str, data: str, out: Path, recipe: str | None, overrides: dict[str, Any]) -> str:
-    """Submit the run to a cluster; mistakes in its settings and images are found before it waits in a queue."""
+    """Submit the run to a cluster; mistakes in its settings and images are reported before it is queued."""
     from carp.commands.train import train
     from carp.console.progress import Display
     from carp.runs.cluster import Job, parse_resources, submit
@@ -100,8 +101,8 @@ def _queue(resources: str, data: str, out: Path, recipe: str | None, overrides: 
 def _import(
     context: typer.Context,
     file: Annotated[str, typer.Argument(help="Checkpoint of CARP's authors, with student and teacher.")],
-    data: Annotated[str, typer.Option(help="Images to train on, of any kind (docs/data.md).")],
-    out: Annotated[Path, typer.Option(help="Run folder to write.")],
+    data: Annotated[str, typer.Option(help="Images to train on: a folder or any other source (docs/data.md).")],
+    out: Annotated[Path, typer.Option(help="Folder for the new run.")],
     settings: Overrides = None,
 ) -> None:
     """Write a run folder that continues the training of a checkpoint of CARP's authors."""
@@ -136,7 +137,7 @@ def _demo(
 def _recipes(
     name: Annotated[
         str | None,
-        typer.Argument(help="Print this recipe. Default: list all recipes.", autocompletion=completion.recipes),
+        typer.Argument(help="Recipe to print. Default: list all recipes.", autocompletion=completion.recipes),
     ] = None,
 ) -> None:
     """List the recipes that ship with CARP, or print one."""
@@ -154,7 +155,7 @@ def _recipes(
 def _settings(
     key: Annotated[
         str | None,
-        typer.Argument(help="Print this setting only. Default: all settings.", autocompletion=completion.keys),
+        typer.Argument(help="Setting to print. Default: all settings.", autocompletion=completion.keys),
     ] = None,
 ) -> None:
     """Print the settings: default, accepted values, meaning."""

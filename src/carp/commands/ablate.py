@@ -51,22 +51,22 @@ def ablate(
     quiet: bool = False,
     **overrides: Any,
 ) -> Study:
-    """Train once per value and seed, measure k-NN of every run, and compare the order with the paper's.
+    """Train once per value and seed, measure the k-NN accuracy of every run, and compare the order with the paper's.
 
     Finished jobs are kept in `out` and never repeated; an interrupted one resumes. Several processes may be started on
     the same folder: they share the jobs. Under torchrun, all processes share every job (docs/ablations.md).
 
     Args:
         name: `batch-size`, `prototypes`, `block-size`, `momentum`, `partition`, `epochs`, `views` or `entropy`.
-        data: Labelled images to train on, which are also the bank of k-NN. Training does not see the labels.
+        data: Labelled images to train on, which are also the bank for k-NN. Training does not use the labels.
         out: Folder of the studies; this one is in its sub-folder `name`.
-        recipe: Name of a recipe, or a YAML file; `folder` when None.
-        test: Labelled images to classify; None to leave out every training image in turn.
-        values: The values to compare, as text with commas or as a sequence; None is the paper's grid.
-        variants: Some of the variants, such as `with-teacher`, as text with commas or as a sequence; None is all.
-        seeds: The seeds, as text with commas or as numbers; every value is trained once with each.
-        keep_weights: Keep checkpoints and features of finished jobs, which take much space.
-        dry_run: Train nothing and write nothing: the result says which jobs are done, and which are `missing`.
+        recipe: Name of a recipe, or a YAML file; `folder` if None.
+        test: Labelled images to classify; None is leave-one-out on the training images.
+        values: The values to compare, as comma-separated text or as a sequence; None is the paper's grid.
+        variants: The variants to train, such as `with-teacher`, as comma-separated text or as a sequence; None is all.
+        seeds: The seeds, as comma-separated text or as numbers; every value is trained once with each.
+        keep_weights: Keep checkpoints and features of finished jobs, which take up a lot of space.
+        dry_run: Train nothing and write nothing: the result lists the jobs that are done and those that are `missing`.
         quiet: Print nothing.
         **overrides: Settings that all jobs share, as in `key=value` on the command line.
 
@@ -141,7 +141,7 @@ def _study(ablation: Ablation, folder: Path, jobs: Sequence[Job], notes: Sequenc
 
 
 def _accuracies(folder: Path, images: StudyImages, *, quiet: bool) -> dict[str, float]:
-    """K-NN of the branches, as `carp eval knn` measures it."""
+    """Return the k-NN accuracy of the branches, as `carp eval knn` measures it."""
     config = open_run(folder).config
     found = {}
     for branch in ["student"] if config.siamese else ["student", "teacher"]:
@@ -153,7 +153,7 @@ def _accuracies(folder: Path, images: StudyImages, *, quiet: bool) -> dict[str, 
 
 
 def _seconds(training: float, resumed_at: int, steps: int, evaluation: float) -> float | None:
-    """What the whole job takes: the steps before an interruption count as much as those after it."""
+    """Return the time of the whole job, including the steps before an interruption."""
     if resumed_at >= steps > 0:
         return None
     return training * (steps / (steps - resumed_at) if resumed_at else 1.0) + evaluation
@@ -162,7 +162,7 @@ def _seconds(training: float, resumed_at: int, steps: int, evaluation: float) ->
 def _possible(
     axis: str, points: Sequence[Point], values: Mapping[str, Any], images: StudyImages, device: torch.device
 ) -> tuple[list[Point], list[str]]:
-    """The points that can be trained, and one line for each that cannot. The first process decides for all."""
+    """Return the points that can be trained, and one line for each that cannot. The first process decides for all."""
     seen: dict[str, Point] = {}
     reasons = list[str]()
     for point in points:
@@ -184,7 +184,7 @@ def _possible(
 
 
 def _identity(ablation: Ablation, values: Mapping[str, Any], images: StudyImages) -> dict[str, Any]:
-    """What all jobs share. Settings that do not change what is computed are left out, as in a run that is resumed."""
+    """Return what all jobs share, without settings that do not affect the result, as when a run is resumed."""
     config = resolve(values, num_images=len(images.train))
     own = ablation.reserved | {"seed"}
     settings = {key: value for key, value in decisive(config).items() if key not in own}
@@ -208,6 +208,6 @@ def _refuse_reserved(ablation: Ablation, overrides: Mapping[str, Any]) -> None:
             )
         if key in ablation.reserved:
             raise ConfigError(
-                f"{key} is what the ablation {ablation.name} varies, received {key}={received(overrides[key])}: leave "
+                f"the ablation {ablation.name} varies {key} itself, received {key}={received(overrides[key])}: leave "
                 "it out, or choose the values with --values."
             )

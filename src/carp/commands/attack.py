@@ -19,7 +19,7 @@ class Attacked:
     """What `attack` wrote.
 
     Attributes:
-        folder: Of the originals, the copies and the manifest.
+        folder: The folder of the originals, the copies and the manifest.
         originals: The number of originals.
         copies: The number of copies.
         unreadable: One line for each image that cannot be read and was left out.
@@ -49,13 +49,13 @@ def attack(
     The same call resumes an interrupted one. Every copy is a function of (seed, image, attack, strength).
 
     Args:
-        data: Images of any kind that `train` takes.
-        out: The folder to write: empty, new, or started by the same call.
+        data: Any image source that `train` accepts.
+        out: The output folder: empty, new, or started by the same call.
         attacks: Names of attacks; all if empty.
         every_strength: Apply each attack at all of its strengths instead of one that the seed chooses per image.
         limit: Use at most this many images, chosen by the seed.
-        seed: Decides every random choice.
-        sheet: Also draw a few images with their copies into this PNG.
+        seed: Seed of all random choices.
+        sheet: Also write a contact sheet of some images and their copies to this PNG file.
         quiet: Show no progress.
 
     Returns:
@@ -86,7 +86,7 @@ def attack(
 
 
 def _checked(attacks: Iterable[str]) -> list[str]:
-    """The names of the attacks in the order of the table, which decides the order of the manifest."""
+    """Return the names of the attacks in the order of the table, which determines the order of the manifest."""
     names = list(attacks) or list(ATTACKS)
     for name in names:
         if name not in ATTACKS:

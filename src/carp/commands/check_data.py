@@ -1,4 +1,4 @@
-"""`carp data check`: are these images fit to train on?"""
+"""`carp data check`: check whether images are fit for training."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,14 +28,14 @@ def check_data(
     """Read and decode every image, and measure how long an epoch of views takes.
 
     Args:
-        data: Images of any kind that `train` takes.
+        data: Any image source that `train` accepts.
         recipe: Name of the recipe that the images are meant for, or a YAML file; `folder` if None.
         limit: Check at most this many images, chosen at random.
         quiet: Show no progress.
         **overrides: Any setting of the configuration.
 
     Returns:
-        What was found; `ok` is whether every checked image can be read.
+        The findings; `ok` is true if every checked image can be read.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, received {limit}. Leave it out to check all images.")

@@ -56,11 +56,11 @@ class FolderCheck:
         return not any(file.verdict == "damaged" for file in self.files)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         return {"folder": str(self.folder), "ok": self.ok, "files": [asdict(file) for file in self.files]}
 
     def lines(self) -> list[str]:
-        """One line per file, then a summary."""
+        """Return one line per file, then a summary."""
         shown = [f"{file.verdict:10} {file.path}{f': {file.detail}' if file.detail else ''}" for file in self.files]
         damaged = sum(file.verdict == "damaged" for file in self.files)
         end = f"{damaged:,} of {len(self.files):,} files are damaged" if damaged else "nothing is damaged"
@@ -68,7 +68,7 @@ class FolderCheck:
 
 
 def check_folder(folder: str | Path) -> FolderCheck:
-    """Read every file that CARP wrote into a folder, all of it, and compare it with its digest.
+    """Read every file that CARP wrote into a folder completely, and compare it with its digest.
 
     Files that CARP did not write are ignored.
 
@@ -77,7 +77,7 @@ def check_folder(folder: str | Path) -> FolderCheck:
             folder that holds any of these.
 
     Returns:
-        One verdict per file; `ok` is whether nothing is damaged.
+        One verdict per file; `ok` is true if nothing is damaged.
     """
     root = Path(folder)
     if not root.exists():
@@ -89,13 +89,13 @@ def check_folder(folder: str | Path) -> FolderCheck:
     if not found:
         raise DataError(
             f"{root} contains nothing that CARP wrote. Give a run folder, a folder of `carp embed` or `carp index`, or "
-            "what `carp export` wrote."
+            "an export of `carp export`."
         )
     return FolderCheck(root, found)
 
 
 def _checks(path: Path) -> Iterator[Checked]:
-    """Verdicts on everything below a path, in the order of names."""
+    """Yield verdicts on everything below a path, in the order of names."""
     if is_part(path):
         yield path, "unfinished", "left by a process that was stopped; the same command resumes or removes it"
     elif path.is_file():
@@ -115,7 +115,7 @@ def _checks(path: Path) -> Iterator[Checked]:
 
 
 def _check_file(path: Path) -> Iterator[Checked]:
-    """A file by its name and its folder; nothing for a file that CARP did not write."""
+    """Check a file according to its name and folder; yield nothing if CARP did not write it."""
     if path.suffix == ".json" and path.parent.name == "results":
         yield judge(path, lambda: read_result(path), "readable")
     elif path.name == RESULT:

@@ -9,7 +9,7 @@ def datasets(root: str | Path | None = None) -> list[ListedDataset]:
     """List the datasets of the paper's evaluation, in the order of the paper.
 
     Args:
-        root: A folder to search; each row then says whether the dataset is in it and can be read.
+        root: A folder to search; each row then shows whether the dataset is in it and can be read.
 
     Returns:
         One row per dataset.

@@ -52,7 +52,7 @@ def duplicates(
     """Group the near-duplicates among images, and write them as a page and as JSON. Nothing is ever deleted.
 
     Args:
-        data: Images of any kind (docs/data.md).
+        data: A folder of images or any other source (docs/data.md).
         model: A run folder, `RUN@25`, or weights: FILE or METHOD:FILE. None if `features` are stored already.
         out: Folder for duplicates.html, duplicates.json, and the features unless `features` is given.
         threshold: Minimum similarity of copies, from 0 to 1; `auto` chooses it from the images (docs/search.md).

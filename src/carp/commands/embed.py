@@ -41,13 +41,13 @@ def embed(
 ) -> Store:
     """Extract the features of images into a folder.
 
-    The same call resumes an interrupted extraction, and returns at once if all features are in the folder. Under
-    torchrun every process calls this, and they share the work.
+    The same call resumes an interrupted extraction, and returns immediately if all features are already in the folder.
+    Under torchrun every process calls this, and they share the work.
 
     Args:
         model: A run folder, `RUN@25` for the run at the end of epoch 25, or weights of another method: FILE or
             METHOD:FILE (`carp weights`).
-        data: Images of any kind (docs/data.md), labelled or not.
+        data: A folder of images or any other source (docs/data.md), labelled or not.
         out: The folder for the features.
         branch: Encoder of a run: `teacher` or `student`.
         epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.

@@ -1,4 +1,4 @@
-"""`carp eval`: how good are the features?"""
+"""`carp eval`: evaluate features."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def evaluate(
     quiet: bool = True,
     **settings: Any,
 ) -> Result:
-    """Evaluate an encoder, or features that are stored already.
+    """Evaluate an encoder or stored features.
 
     Features are extracted once and kept in `out`; the next protocol on the same images finds them there. Under torchrun
     every process calls this, and they share the work (docs/scaling.md).
@@ -45,19 +45,19 @@ def evaluate(
         model: A run folder, `RUN@25`, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and
             `test` are folders that `embed` wrote.
         data: Labelled images to train on (for k-NN, to search in), or their stored features. A published dataset
-            (`dataset:pets`) brings its own test images. Some protocols take other data: a database of images to search,
+            (`dataset:pets`) has its own test images. Some protocols take other data: a database of images to search,
             a folder of altered copies, or a folder with boxes.
-        test: Labelled images to test on, or their stored features. What a protocol does without them is part of the
-            protocol: leave out every image in turn, test on the same images, or hold out a fifth of every class.
+        test: Labelled images to test on, or their stored features. Without them, it depends on the protocol:
+            leave-one-out, testing on the same images, or holding out a fifth of every class.
         branch: Encoder of a run: `teacher`, `student`, `untrained` or `raw pixels`.
         epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
         size: Side of the images in pixels. None is the size used for training.
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
-        interpolation: How images are resized: `bicubic` or `bilinear`. None is bicubic, or as a preset says.
+        interpolation: How images are resized: `bicubic` or `bilinear`. None is bicubic unless a preset differs.
         precision: Precision of the encoder, `fp32` or `bf16`.
-        out: Folder for `features` and `results`. None is the run folder, or for weights a folder of their name in the
-            current directory.
+        out: Folder for `features` and `results`. None is the run folder or, for weights, a folder named after them in
+            the current directory.
         root: Folder of torchvision's datasets.
         download: Let torchvision download missing datasets.
         device: Where to run the encoder: `auto`, `cpu`, `cuda` or `mps`.

@@ -1,4 +1,4 @@
-"""`carp eval paper`: every table of the paper that the datasets in a folder allow, next to the published numbers."""
+"""`carp eval paper`: every table of the paper whose datasets are in a folder, next to the published numbers."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -29,15 +29,15 @@ class EvaluatedPaper:
     """The evaluations behind the paper's tables, and the tables."""
 
     evaluations: tuple[Evaluation, ...]
-    """In the order in which they run; each has a `result`, or a `state` that says why not."""
+    """In the order in which they run; each has a `result`, or a `state` that explains why not."""
     tables: Mapping[str, Table]
-    """By their names; those for which there is a result."""
+    """Tables with at least one result, by name."""
     failed: tuple[FailedEvaluation, ...]
     """Evaluations that ended with an error."""
     plan: tuple[str, ...]
-    """What was to do and how long it would take, as text."""
+    """The plan and the estimated times, as text."""
     notes: tuple[str, ...] = ()
-    """What the reader of the results should know."""
+    """Remarks on the results."""
 
     @property
     def ok(self) -> bool:
@@ -45,7 +45,7 @@ class EvaluatedPaper:
         return not self.failed
 
     def all_notes(self) -> list[str]:
-        """Notes on the results and on the tables, without repetition."""
+        """Return notes on the results and on the tables, without repetition."""
         return list(dict.fromkeys([*self.notes, *(note for table in self.tables.values() for note in table.notes)]))
 
 
@@ -76,11 +76,11 @@ def evaluate_paper(
         root: The folder of datasets; `datasets(root)` lists what it contains and how to get the rest.
         only: Names of tables, such as `knn` or `kmeans`; by default all.
         preset: Settings of the protocols: `paper`, or `authors` for those of the authors' code where it differs.
-        dry_run: Only plan: evaluate nothing and make no tables.
+        dry_run: Only plan; evaluate nothing and compose no tables.
         branch: Encoder of a run: `teacher`, `student`, `untrained` or `raw pixels`.
         epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
-        out: Folder for `features` and `results`. None is the run folder, or for weights a folder of their name in the
-            current directory.
+        out: Folder for `features` and `results`. None is the run folder or, for weights, a folder named after them in
+            the current directory.
         layer: Which output: `encoder` (pooled), `projector`, or the name of a layer such as `layer3`.
         size: Side of the images in pixels. None is the size used for training.
         resize: Length of the shorter side before the centre crop. None is 8/7 of `size`, or `size` itself up to 64.
@@ -126,7 +126,7 @@ def _wanted(only: Sequence[str]) -> list[Layout]:
 
 
 def _groups(wanted: Sequence[Layout], planned: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
-    """Tables that need the same evaluations, the quickest first, each with its evaluations in that order, too."""
+    """Tables that need the same evaluations, the quickest first, each with its evaluations in the same order."""
     names: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for table in wanted:
         names.setdefault(tuple(sorted(table.evaluations)), []).append(table.name)
@@ -144,7 +144,7 @@ def _place(group: Sequence[Evaluation]) -> tuple[bool, float]:
 
 
 def _other_sizes(evaluations: Sequence[Evaluation]) -> list[str]:
-    """A note if images had another size than in the paper."""
+    """Return a note if the size of the images differs from the paper's."""
     used = {one.result.settings.get("size", _PAPER_SIZE) for one in evaluations if one.result is not None}
     return [
         f"images of {size} × {size} pixels were encoded; the published values are for {_PAPER_SIZE} × {_PAPER_SIZE}."
@@ -153,7 +153,7 @@ def _other_sizes(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def _tables(wanted: Sequence[Layout], evaluations: Sequence[Evaluation], only: str | Sequence[str]) -> dict[str, Table]:
-    """Compose the tables that have results. Of two with the same columns, only the one with more rows is made."""
+    """Compose the tables that have results. Of two with the same columns, keep only the one with more rows."""
     have = [one for one in evaluations if one.result is not None]
     longest = {table.columns: table.name for table in sorted(wanted, key=lambda table: len(table.rows))}
     made = {}

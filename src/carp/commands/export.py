@@ -24,11 +24,11 @@ class Exported:
     """How to load it."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         return {**vars(self), "path": str(self.path)}
 
     def lines(self) -> list[str]:
-        """Path, images, resizing and use, as text."""
+        """Describe the path, the images, the resizing and how to load the file."""
         mean, std = self.about["mean"], self.about["std"]
         return [
             f"{self.format}: {self.path}   verified: features differ by {self.difference:.1e} of the largest",
@@ -45,7 +45,7 @@ def export(
 
     Args:
         model: A run folder, `RUN@25`, or weights: FILE or METHOD:FILE (`carp weights`).
-        out: The file, or for timm the folder. Only what CARP exported before is replaced.
+        out: The file, or for timm the folder. An existing one is replaced only if CARP exported it.
         format: `torchvision`, `timm`, `safetensors`, `onnx` or `detectron2` (docs/export.md).
         branch: Encoder of a run: `teacher` or `student`.
         epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.

@@ -26,24 +26,27 @@ def import_run(file: str | Path, data: Openable, *, out: str | Path, **overrides
     Args:
         file: The checkpoint (`student`, `teacher`, `optimizer`, `epoch`, `args`). Nothing in it is executed.
         data: The images to train on.
-        out: The run folder to write.
-        **overrides: Any setting of the configuration except those that the weights decide.
+        out: The new run folder.
+        **overrides: Any setting of the configuration except those that the weights determine.
 
     Returns:
-        The run. Warnings say what the file lacks.
+        The run. Warnings report what the file lacks.
     """
     check_output_folder(out)
     check_keys(overrides)
     found = read_authors(split_weights(file)[1].expanduser())
     settings, missing = _settings(found, overrides)
     if found.epoch is None:
-        raise CheckpointError(f"{found.path} cannot be continued: it does not record how many epochs are done (epoch).")
+        raise CheckpointError(
+            f"{found.path} cannot be continued: it does not record the number of finished epochs (epoch). Give a "
+            "checkpoint that was saved during training."
+        )
     where = resolve_part(DataSettings, settings)
     source = open_images(data, Display(), kind=where.source, root=where.root, download=where.download)
     try:
         config = resolve(settings, num_images=len(source))
     except ConfigError as error:
-        raise ConfigError(f"{error} Settings come from {found.path}; give others as key=value.") from None
+        raise ConfigError(f"{error} The settings come from {found.path}; override them with key=value.") from None
     fits = config.optimiser == "lars"
     run = write_imported_run(
         Path(out),
@@ -59,7 +62,7 @@ def import_run(file: str | Path, data: Openable, *, out: str | Path, **overrides
 
 
 def _settings(found: AuthorsCheckpoint, overrides: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """All settings, and those that the file does not record and that were not given."""
+    """Return all settings, and those that the file does not record and that were not given."""
     for key, value in found.model_settings.items():
         if key in overrides and overrides[key] != value:
             given = received(overrides[key])
@@ -72,15 +75,16 @@ def _notes(found: AuthorsCheckpoint, missing: list[str], run: Run, *, uses_momen
     notes = []
     if missing:
         notes.append(
-            f"{found.path} does not record {', '.join(missing)}: the paper's values are used. Give others as key=value."
+            f"{found.path} does not record {', '.join(missing)}: the paper's values are used. Override them with "
+            "key=value."
         )
     if found.no_moments:
         notes.append(f"the momentum of the optimiser starts at 0: {found.no_moments}.")
     elif not uses_momentum:
-        notes.append("the momentum of the optimiser starts at 0: the file has that of lars.")
+        notes.append("the momentum of the optimiser starts at 0, because the file has the momentum of lars.")
     if found.epoch is not None and found.epoch >= run.config.epochs:
         notes.append(
-            f"all {run.config.epochs} epochs are done. To train longer, import the file again with epochs=N, more than "
-            f"{found.epoch}."
+            f"all {run.config.epochs} epochs are done. To train longer, import the file again with epochs=N, where "
+            f"N is more than {found.epoch}."
         )
     return notes

@@ -21,12 +21,12 @@ class Indexed:
     kind: str
     """`exact`, `ivf` or `hnsw`."""
     settings: dict[str, int]
-    """Of an approximate index."""
+    """The settings of an approximate index."""
     recall: float
     """Share of the ten nearest neighbours that it finds, measured on some of its own vectors; 1 if exact."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         return {**vars(self), "folder": str(self.folder)}
 
 

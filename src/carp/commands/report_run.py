@@ -33,7 +33,7 @@ from carp.runs.metrics_log import read_metrics
 from carp.runs.run_folder import INDEX, Run, open_run
 
 _PARTITIONS = 4
-_MOST_EPOCHS = 5  # that are drawn unless you choose
+_MOST_EPOCHS = 5  # drawn unless the user chooses others
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ def report_run(
 ) -> Report:
     """Draw figures about a run: certainty of its assignments, use of its prototypes, images in random partitions.
 
-    If results of several epochs were evaluated (`RUN@EPOCH`), student and teacher are also drawn over the epochs.
+    If several epochs were evaluated (`RUN@EPOCH`), student and teacher are also plotted over the epochs.
 
     Args:
         run: A run folder, or `RUN@25` for the run at the end of epoch 25.
-        data: Images of any kind, for the use of the prototypes and the partitions; None leaves these out.
+        data: Any image source, for the figures `usage` and `partitions`; None leaves these out.
         out: A folder for one PNG per figure, or one .png file for all. None is the folder `report` of the run.
         epoch: Epochs whose use of the prototypes is compared; None is those that were kept, five at most.
         limit: Use at most this many images, chosen at random.
@@ -97,10 +97,10 @@ def report_run(
     place = opened.folder / "report" if out is None else Path(out)
     joined = place.suffix.lower() == ".png"
     (check_output_file if joined else check_output_folder)(place)
-    new_figure(1, 1)  # is matplotlib installed?
+    new_figure(1, 1)  # raises if matplotlib is not installed
     figures, notes = _from_records(opened)
     if data is None:
-        notes.append("no images were given (--data): the figures usage and partitions are missing.")
+        notes.append("the figures usage and partitions were not drawn, because they need images (--data).")
     else:
         source = open_images(
             data, display, root=root or opened.config.root, download=download, index=opened.folder / INDEX
@@ -147,13 +147,13 @@ def _page(figures: Sequence[_Figure]) -> Any:
 
 
 def _from_records(run: Run) -> tuple[list[_Figure], list[str]]:
-    """The figures that need no images: from metrics.jsonl and from the results of several epochs."""
+    """Return the figures that need no images: from metrics.jsonl and from the results of several epochs."""
     figures, notes = list[_Figure](), list[str]()
     path = run.folder / "metrics.jsonl"
     metrics = read_metrics(path) if path.exists() else []
     curve = certainty_curve(metrics, steps_per_epoch=run.steps_per_epoch, block_size=run.config.block_size)
     if curve is None:
-        notes.append(f"{path} has no measurement of certainty: the figure certainty is missing.")
+        notes.append(f"the figure certainty was not drawn, because {path} has no measurement of certainty.")
     else:
         figures.append(_Figure("certainty", (11, 4), lambda panel: draw_certainty(panel, curve)))
     results = [read_result(file) for file in sorted((run.folder / "results").glob("*.json")) if not is_unfinished(file)]
@@ -164,7 +164,7 @@ def _from_records(run: Run) -> tuple[list[_Figure], list[str]]:
 
 
 def _epochs(run: Run, given: int | Sequence[int] | None) -> list[int]:
-    """The epochs to compare; empty for the newest checkpoint alone."""
+    """Return the epochs to compare; empty for the newest checkpoint alone."""
     if given is not None:
         return [given] if isinstance(given, int) else list(given)
     if run.epoch is not None:
@@ -177,7 +177,7 @@ def _epochs(run: Run, given: int | Sequence[int] | None) -> list[int]:
 def _usage(
     run: Run, models: Sequence[str | Path], source: Source, limit: int, device: str, display: Display
 ) -> _Figure:
-    """How evenly the prototypes are used, at every epoch."""
+    """Return how evenly the prototypes are used, at every epoch."""
     sample = at_random(source, limit, seed=run.config.seed)
     parts = partitions(run.config, run.config.seed, _PARTITIONS)
     usages = []
@@ -197,7 +197,7 @@ def _label(encoder: Encoder) -> str:
 
 
 def _partitions(run: Run, model: str | Path, source: Source, count: int, device: str) -> _Figure:
-    """A few images: what the student makes of one view and the teacher of the other, in several partitions."""
+    """Return a few images with the assignments of their views in several partitions."""
     student, teacher = (load(model, branch, layer="projector", device=device) for branch in ("student", "teacher"))
     blocks, titles = _blocks(run)
     drawn, unreadable = list[PartitionedImage](), list[UnreadableImageError]()
@@ -220,7 +220,7 @@ def _partitions(run: Run, model: str | Path, source: Source, count: int, device:
 
 
 def _blocks(run: Run) -> tuple[list[torch.Tensor], list[str]]:
-    """One block of each of the first partitions, or the first blocks of a fixed one."""
+    """Return one block of each of the first partitions, or the first blocks of a fixed one."""
     parts = partitions(run.config, run.config.seed, _PARTITIONS)
     if run.config.partition == "fixed":
         blocks = list(parts[0][:_PARTITIONS])
@@ -230,6 +230,6 @@ def _blocks(run: Run) -> tuple[list[torch.Tensor], list[str]]:
 
 @torch.no_grad()
 def _embedded(encoder: Encoder, view: Any) -> Any:
-    """The embedding [1, D] of a view, which needs no resizing."""
+    """Return the embedding [1, D] of a view, which needs no resizing."""
     pixels = torch.from_numpy(view).permute(2, 0, 1)[None]
     return encoder.module(normalise(pixels, encoder.device, channels_last=False)).cpu().numpy()

@@ -38,10 +38,10 @@ def search(
         index: A folder of `carp index`, or the folder of the features that has one inside.
         images: Image files, or folders of images.
         k: Number of images to find for each query. None is 10, or all if there are fewer.
-        model: The encoder that extracted the features, if it was moved since.
+        model: The encoder that extracted the features, if it has been moved.
         epoch: The epoch of the run that is given as `model`. None is the epoch that the features were extracted with.
         sheet: A .png or .html file for a contact sheet.
-        data: The images of the index, if they were moved since; for the sheet.
+        data: The indexed images, if they have been moved; used for the sheet.
         device: Where to run the encoder: `auto`, `cpu`, `cuda` or `mps`.
 
     Returns:

@@ -46,7 +46,7 @@ def _describe(key: str, schema: dict[str, Any]) -> list[str]:
 def _kind(key: str, schema: dict[str, Any]) -> str:
     """Describe the accepted values."""
     if key == "source":
-        from carp.images.source import kinds_by_word  # here, as only this setting needs it
+        from carp.images.source import kinds_by_word  # imported here, because only this setting needs it
 
         return " or ".join(["auto", *sorted(kinds_by_word())])
     if "enum" in schema:

@@ -34,12 +34,12 @@ def table(
 
     Args:
         results: Result files, or folders that hold them: a run, or its `results`.
-        with_paper: Also show the rows that the paper published.
+        with_paper: Also show the rows published in the paper.
         difference: Also show how far every model is from the published rows of CARP.
         layout: Show the columns of this table of the paper, such as `knn`. None shows those of the results.
         all: Show all values of the results, not only those that the paper's tables show.
-        format: Of the file: `md`, `csv`, `latex` or `png`. None follows from its suffix.
-        out: The file to write.
+        format: Format of the file: `md`, `csv`, `latex` or `png`. None infers it from the suffix.
+        out: The output file.
 
     Returns:
         The table, with its notes; `table_text(table, "md")` of `carp.report.tables.render` gives its text.
@@ -80,7 +80,7 @@ def _format_of(out: Path) -> Format:
 
 
 def _sources(place: Path) -> list[Source]:
-    """The results of a file, a run folder or a folder of results."""
+    """Return the results of a file, a run folder or a folder of results."""
     if not place.exists():
         raise DataError(f"there is no file or folder {place}. Give result files (RUN/results/*.json) or run folders.")
     if place.is_file():

@@ -43,9 +43,9 @@ def train(
 
     Args:
         data: A folder of images, a list of paths, tar shards, Parquet files, `torchvision:NAME`, `embedded:shapes`, an
-            image array [N, H, W, 3], or any dataset with a length and items by number (docs/data.md).
+            image array [N, H, W, 3], or any dataset with a length and integer indexing (docs/data.md).
         out: The run folder.
-        recipe: Name of a recipe, or a YAML file; `folder` when None.
+        recipe: Name of a recipe, or a YAML file; `folder` if None.
         quiet: Print nothing.
         **overrides: Any setting of the configuration, as in `key=value` on the command line.
 
@@ -121,7 +121,7 @@ def _plot(folder: Path, config: Config, display: TrainingDisplay) -> None:
 
 
 def _summary(config: Config, num_images: int, training: Training, device: torch.device) -> str:
-    """One line about the run that is about to start."""
+    """Return one line about the run that is about to start."""
     parameters = sum(p.numel() for p in training.model.student.encoder.parameters())
     threads = f" with {counted(training.threads.current, 'thread')}" if device.type == "cpu" else ""
     if distributed.world_size() > 1:

@@ -1,4 +1,4 @@
-"""`carp views`: the views that training makes of images, as one picture."""
+"""`carp views`: a contact sheet of images and their training views."""
 
 from pathlib import Path
 from typing import Any
@@ -28,12 +28,12 @@ def views(
     draws: int = 2,
     **overrides: Any,
 ) -> Path:
-    """Draw a sheet of one image, or of a few images of a source, with the views that training makes of them.
+    """Draw a contact sheet of one image, or of a few images of a source, with the views that training would use.
 
     Args:
-        data: An image file, or images of any kind that `train` takes.
+        data: An image file, or any image source that `train` accepts.
         recipe: Name of a recipe, or a YAML file; `folder` if None.
-        out: The PNG to write.
+        out: The output file, a PNG.
         images: The number of images, evenly spread over the source.
         draws: The number of epochs whose views are drawn.
         **overrides: Any setting of the configuration.
@@ -74,7 +74,7 @@ def _row(source: Source, index: int, config: LoaderSettings, epoch: int) -> Row:
 
 
 def _one_image(data: Openable) -> Source | None:
-    """A source of one image, if the data are an image file: elsewhere that is an error."""
+    """Return a source of one image, if the data are an image file: elsewhere that is an error."""
     path = Path(data).expanduser() if isinstance(data, str | Path) else None
     if path is None or path.suffix.lower() not in SUFFIXES or not path.is_file():
         return None

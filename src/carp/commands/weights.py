@@ -18,7 +18,7 @@ class ListedWeights:
     """The numbers that the paper published, in percent."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         method, layouts = self.method, self.method.layouts
         fields = ("name", "title", "source", "read_in", "paper", "epochs", "mean", "std", "size", "verified", "note")
         return {
@@ -38,7 +38,7 @@ class WeightsFile:
     found: ForeignWeights | CarpExport
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         found = self.found
         if isinstance(found, CarpExport):
             return {"path": str(found.path), "method": None, **found.about.model_dump()}
@@ -65,7 +65,7 @@ def weights(file: str | Path) -> WeightsFile: ...
 
 
 def weights(file: str | Path | None = None) -> list[ListedWeights] | WeightsFile:
-    """List the released weights of other methods that CARP reads, or recognise a weights file.
+    """List the released weights of other methods that CARP reads, or identify a weights file.
 
     Nothing in a file is ever executed.
 
@@ -73,7 +73,7 @@ def weights(file: str | Path | None = None) -> list[ListedWeights] | WeightsFile
         file: A checkpoint, FILE or METHOD:FILE; None lists all methods.
 
     Returns:
-        One entry per method, or a description of the file: its method, its network, and what is left over.
+        One entry per method, or a description of the file: its method, its network, and the tensors that are not used.
     """
     if file is None:
         return [ListedWeights(method, published_numbers(method)) for method in METHODS]

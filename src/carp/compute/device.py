@@ -21,7 +21,7 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ConfigError(_unusable(name)) from error
     if device.type == "meta":
-        raise ConfigError(_unusable(name, " (it does not compute)"))
+        raise ConfigError(_unusable(name, " (it performs no computation)"))
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:

@@ -27,7 +27,7 @@ class _Followed:
 
 
 def follow_launcher() -> None:
-    """Under torchrun, or as one of several copies of a command, end together with the parent; else do nothing."""
+    """Under torchrun, or as one of several copies of a command, end together with the parent; otherwise do nothing."""
     supervisor = os.environ.pop(SUPERVISOR, None)  # not for the processes that this one starts
     if _Followed.launcher or (supervisor is None and "TORCHELASTIC_RUN_ID" not in os.environ):
         return

@@ -4,7 +4,7 @@ from pydantic import BaseModel
 
 
 class Sizes(BaseModel):
-    """What the number of images decides, where a recipe says `auto`."""
+    """The settings that depend on the number of images where a recipe has `auto`."""
 
     epochs: int
     batch_size: int
@@ -13,7 +13,7 @@ class Sizes(BaseModel):
 
 
 def sizes_for(num_images: int) -> Sizes:
-    """The rule for a user's own images.
+    """Return the sizes for a user's own images.
 
     - batch_size: the largest power of two up to an eighth of the images, from 16 to 256; all images if fewer than 16.
     - epochs: about one million images seen in total, from 20 to 400 epochs.

@@ -1,4 +1,4 @@
-"""Settings of length and batches: how many epochs, how many images per step, and the seed that decides their order."""
+"""Settings of length and batches: number of epochs, images per step, and the seed that determines their order."""
 
 from typing import Literal, Self
 
@@ -30,13 +30,13 @@ class BatchSettings(ReadingSettings):
         "averages the losses of the micro-batches, in one pass; independent does the same with a new random partition "
         "for every micro-batch.",
     )
-    seed: int = Field(0, ge=0, lt=2**63, description="Decides every random number of the run.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of all random numbers of the run.")
 
     @model_validator(mode="after")
     def _no_micro_batch_of_one(self) -> Self:
         if self.micro_batch and self.batch_size % self.micro_batch == 1:
             raise ValueError(
-                f"micro_batch must not leave a single image of batch_size ({self.batch_size}), which batch norm cannot "
-                f"take, received {self.micro_batch}"
+                f"micro_batch must not leave a last micro-batch of one image of batch_size ({self.batch_size}), "
+                f"because batch norm needs two, received {self.micro_batch}"
             )
         return self

@@ -16,7 +16,10 @@ class ProcessSettings(Settings):
         "then depends on the number of processes.",
     )
     timeout_minutes: float = Field(
-        30.0, gt=0, le=MOST_MINUTES, description="Minutes that a process waits for another one before the run ends."
+        30.0,
+        gt=0,
+        le=MOST_MINUTES,
+        description="Minutes that a process waits for another one before the run is aborted.",
     )
 
 

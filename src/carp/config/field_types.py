@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 MAX_IMAGE_PIXELS = 200_000_000  # the largest sensors; 600 MB once decoded
 SMALL_IMAGE = 64  # up to this side: a small stem, images held in memory, views rendered one batch at a time
 
-# Bounds beyond anything that was ever useful, so that a typing error is found before it overflows something
+# Bounds far beyond any useful value, so that a typing mistake is caught before it causes an overflow
 MOST_STEPS = 1_000_000_000
 MOST_EPOCHS = 1_000_000
 LARGEST_FACTOR = 1e6

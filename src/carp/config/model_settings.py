@@ -62,7 +62,7 @@ class HeadSettings(ReadingSettings):
         512,
         ge=1,
         le=MOST_PROTOTYPES,
-        description="Prototypes per block; must divide num_prototypes. If both are equal there is one block (CARL).",
+        description="Prototypes per block; must divide num_prototypes. If both are equal, there is one block (CARL).",
     )
     partition: Literal["random", "fixed"] = Field(
         "random",
@@ -95,8 +95,8 @@ class HeadSettings(ReadingSettings):
 
     teacher_update: Literal["after", "before"] = Field(
         "after",
-        description="When the teacher follows the student: after the optimiser's step, or before it, from the weights "
-        "that the student had in the step.",
+        description="When the teacher is updated: after the optimiser's step, or before it, from the weights that the "
+        "student started the step with.",
     )
     zero_momentum: Literal["siamese", "copy"] = Field(
         "siamese",
@@ -135,7 +135,7 @@ class ModelSettings(HeadSettings, EncoderSettings, SizeSettings, ReadingSettings
 
 
 def check_block_size(num_prototypes: int, block_size: int) -> None:
-    """Raise unless blocks of `block_size` cover all prototypes, none left out."""
+    """Raise unless blocks of `block_size` divide the prototypes evenly."""
     if num_prototypes < 1 or block_size < 1:
         raise ConfigError(
             f"num_prototypes and block_size must be at least 1, received {num_prototypes} and {block_size}."

@@ -21,14 +21,15 @@ class OptimiserSettings(BatchSettings):
         description="Learning rate of the prototypes relative to lr; 0 keeps them as initialised.",
     )
     lr_scaling: Literal["linear", "none"] = Field(
-        "linear", description="linear multiplies the start of lr by batch_size / 256; none leaves it as it is."
+        "linear", description="linear multiplies the initial value of lr by batch_size / 256; none leaves it unchanged."
     )
     warmup_epochs: float = Field(
-        0.0, ge=0, le=MOST_EPOCHS, description="Epochs in which lr rises from nearly 0 to its start."
+        0.0, ge=0, le=MOST_EPOCHS, description="Epochs over which lr rises from nearly 0 to its initial value."
     )
     schedule_endpoint: bool = Field(
         True,
-        description="Whether schedules reach their end value at the last step; false would reach it one step later.",
+        description="Whether schedules reach their end value at the last step; with false, they would reach it one "
+        "step later.",
     )
     weight_decay: Schedule = Field((1e-6, 1e-6), description="Weight decay of matrices and filters.")
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of lars and sgd.")

@@ -1,7 +1,7 @@
-"""Two readings of the paper: what its text says, and what its authors' code does where the two differ.
+"""Two readings of the paper: its text, and its authors' code where the two differ.
 
 `reading` is a set of defaults. It is replaced by the plain settings of its column before they are validated, so a
-`Config` records what is computed. A setting that is given always wins over the reading.
+`Config` records what is computed. A setting that is given takes precedence over the reading.
 """
 
 from typing import Any, Literal
@@ -38,8 +38,8 @@ class ReadingSettings(Settings):
     reading: Literal["printed", "authors"] = Field(
         "printed",
         description="Defaults of accumulate, projector_init, pairs, batch_norm_views, teacher_update, zero_momentum "
-        "and schedule_endpoint: printed follows the text of the paper, authors the code of its authors "
-        "(docs/training.md).",
+        "and schedule_endpoint: printed follows the text of the paper, and authors follows its authors' "
+        "code (docs/training.md).",
     )
 
     @model_validator(mode="before")

@@ -74,7 +74,7 @@ def _load_yaml(text: str) -> Any:
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError, IndexError, OverflowError) as error:
         # Besides YAMLError: numbers of thousands of digits, dates that do not exist, tags without a value
         if "set_int_max_str_digits" in str(error):
-            raise ValueError("it contains a number of thousands of digits.") from None
+            raise ValueError("it contains a number with thousands of digits.") from None
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
 
 

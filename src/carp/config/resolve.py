@@ -27,7 +27,7 @@ def resolve_part(part: type[P], values: Mapping[str, Any], *, num_images: int = 
 
 
 def _validated(part: type[P], values: Mapping[str, Any], num_images: int) -> P:
-    sizes = {**sizes_for(num_images).model_dump(), "micro_batch": None}  # training chooses it later, by memory
+    sizes = {**sizes_for(num_images).model_dump(), "micro_batch": None}  # chosen by training, to fit memory
     auto = {key: sizes[key] for key, value in values.items() if value == "auto" and key in sizes}
     try:
         return part.model_validate({**values, **auto})
@@ -48,12 +48,12 @@ def check_keys(values: Mapping[str, Any]) -> None:
 
 
 def form_of(key: str) -> str:
-    """How a setting that holds several numbers is written; empty for all others."""
+    """Return how a setting that holds several numbers is written; empty for all others."""
     return next((item.words for item in Config.model_fields[key].metadata if isinstance(item, Form)), "")
 
 
 def _describe(error: ValidationError) -> str:
-    """One sentence per problem: the key, what is accepted, the value received, the nearest spelling."""
+    """Return one sentence per problem: the key, what is accepted, the value received, the nearest spelling."""
     problems = []
     for item in error.errors():
         key, value, message = str(item["loc"][0]) if item["loc"] else "", item["input"], requirement(item["msg"])
@@ -71,7 +71,7 @@ def _describe(error: ValidationError) -> str:
 
 
 def _both_bounds(key: str) -> str:
-    """The accepted range of a number that has one, as an addition to the bound that was violated."""
+    """Return the accepted range of a number that has one, as an addition to the bound that was violated."""
     low, high = (
         next((getattr(item, name) for item in Config.model_fields[key].metadata if hasattr(item, name)), None)
         for name in ("ge", "le")

@@ -1,4 +1,4 @@
-"""The whole configuration of a run, and what distinguishes two of them."""
+"""The complete configuration of a run, and the differences between two of them."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ class Config(
     LengthSettings,
     ReadingSettings,
 ):
-    """Everything that decides a run. The defaults are the paper's ImageNet settings for 100 epochs, two views."""
+    """Everything that determines a run. The defaults are the paper's ImageNet settings for 100 epochs, two views."""
 
 
 # The first key of every group that `carp settings` prints, in the order of the fields.
@@ -87,5 +87,5 @@ def differences(ours: Config, theirs: Config) -> dict[str, str]:
 
 
 def decisive(config: Config) -> dict[str, Any]:
-    """The settings that change what is computed or written, as plain values for JSON."""
+    """Return the settings that change what is computed or written, as plain values for JSON."""
     return {key: value for key, value in config.model_dump(mode="json").items() if key not in FREE_KEYS}

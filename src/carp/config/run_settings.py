@@ -29,20 +29,23 @@ class RunSettings(LengthSettings):
     )
     validation_bank: Literal["sample", "all"] = Field(
         "sample",
-        description="Images of k-NN during training: sample takes at most 10,000 training and 5,000 validation images, "
-        "all takes every image, as `carp eval knn` does.",
+        description="Images used for k-NN during training: sample takes at most 10,000 training and 5,000 validation "
+        "images, all takes every image, as `carp eval knn` does.",
     )
     validate_epochs: int = Field(1, ge=1, le=MOST_EPOCHS, description="Epochs between two k-NN validations.")
     log_steps: int = Field(10, ge=1, le=MOST_STEPS, description="Steps between two lines of metrics.jsonl.")
     tensorboard: bool = Field(False, description="Also write curves for TensorBoard.")
-    checkpoint_steps: int = Field(500, ge=1, le=MOST_STEPS, description="Steps between two checkpoints, at most.")
+    checkpoint_steps: int = Field(
+        500, ge=1, le=MOST_STEPS, description="Maximum number of steps between two checkpoints."
+    )
     checkpoint_minutes: float = Field(
-        10.0, gt=0, le=MOST_MINUTES, description="Minutes between two checkpoints, at most."
+        10.0, gt=0, le=MOST_MINUTES, description="Maximum number of minutes between two checkpoints."
     )
     keep_checkpoints: int = Field(3, ge=2, le=MOST_EPOCHS, description="Number of checkpoints to keep.")
     keep_epochs: Epochs = Field(
         None,
-        description="Epochs whose checkpoints are kept for good, as RUN@EPOCH: 25 is every 25 epochs, [25, 50] these.",
+        description="Epochs whose checkpoints are never removed, for use as RUN@EPOCH: 25 means every 25 epochs, [25, "
+        "50] these two.",
     )
     health_steps: int = Field(50, ge=1, le=MOST_STEPS, description="Steps between two diagnoses.")
     on_collapse: Literal["warn", "stop"] = Field("warn", description="What to do when the run collapses.")
@@ -54,6 +57,6 @@ class RunSettings(LengthSettings):
         return self
 
     def keeps(self, epoch: int) -> bool:
-        """Whether the checkpoint at the end of this epoch, counted from 1, is kept for good."""
+        """Return whether the checkpoint at the end of this epoch, counted from 1, is never removed."""
         kept = self.keep_epochs
         return epoch % kept == 0 if isinstance(kept, int) else epoch in (kept or ())

@@ -1,1 +1,1 @@
-"""What a person sees while a command runs: messages, warnings, progress, and text from outside made harmless."""
+"""Output for people while a command runs: messages, warnings, progress, and escaped text from outside."""

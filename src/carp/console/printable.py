@@ -1,4 +1,4 @@
-r"""Text from outside CARP, made harmless for a terminal.
+r"""Makes text from outside CARP safe to print on a terminal.
 
 The name of a file may hold anything but `/` and NUL: sequences that clear the screen or rename the window, line breaks,
 marks that reverse the direction of text, bytes that are not valid text. On the screen each of these is shown as an
@@ -19,7 +19,7 @@ def printable(text: object, *, keep: str = "") -> str:
 
 
 def one_line(text: object) -> str:
-    """Make a message printable in one line, without the middle if it is too long."""
+    """Make a message printable on one line; if it is too long, the middle is left out."""
     words = str(text)
     if len(words) > _LONGEST:
         words = f"{words[: _LONGEST * 3 // 4]} … {words[-_LONGEST // 4 :]}"

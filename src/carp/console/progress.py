@@ -18,7 +18,7 @@ Counter = Callable[[int, int], None]  # called with (done, total)
 
 
 class Display:
-    """Writes to standard error, so that standard output stays for results."""
+    """Writes to standard error, so that standard output is reserved for results."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.console = SafeConsole(file=sys.stderr, quiet=quiet, highlight=False, soft_wrap=True)
@@ -40,7 +40,7 @@ class Display:
 
     @contextmanager
     def counting(self, what: str, total: int | None) -> Iterator[Counter]:
-        """Show the progress of countable work; a total of None, or of 0 in a call, is unknown."""
+        """Show the progress of countable work; a total of None, or 0 in a call, means unknown."""
         if not self.console.is_terminal:
             yield _LineCounter(self, what)
             return
@@ -73,7 +73,7 @@ class _LineCounter:
 
 
 def progress_bar(console: Console) -> Progress:
-    """A bar with count, time left and, in the task's field `rate`, speed."""
+    """Return a bar with count, time left and, in the task's field `rate`, speed."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),

@@ -1,4 +1,4 @@
-"""Assignments of images to prototypes, as a training step makes them: inside the blocks of random partitions.
+"""Assignments of images to prototypes, as a training step computes them: within the blocks of random partitions.
 
 Shapes: M images, D embedding, K prototypes, P blocks, N prototypes in a block.
 """

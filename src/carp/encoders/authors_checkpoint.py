@@ -1,10 +1,10 @@
-"""Training checkpoints of CARP's authors, whole: student and teacher with their heads, and the momentum of LARS.
+"""Complete training checkpoints of CARP's authors: student and teacher with their heads, and LARS's momentum.
 
 Their layout (https://github.com/sthalles/carp, main_carp.py): `student` and `teacher` are state dicts with
 torchvision's ResNet below `backbone.`, the projector below `head.mlp.` and prototypes with weight norm below
-`head.last_layer.`; `optimizer` numbers the parameters, first those with weight decay, then biases and norms; `epoch`
-counts the epochs that are done; `args` are the options of the script. The projector has the layers of ours. A prototype
-is the direction of a row of `weight_v`, because `weight_g` is 1.
+`head.last_layer.`; `optimizer` numbers the parameters, first those with weight decay, then biases and norms; `epoch` is
+the number of finished epochs; `args` are the options of the script. The projector has the same layers as ours. A
+prototype is the direction of a row of `weight_v`, because `weight_g` is 1.
 """
 
 from collections.abc import Mapping
@@ -38,11 +38,11 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class AuthorsCheckpoint:
-    """What a checkpoint holds, with the names that `Branch` gives to its tensors."""
+    """The content of a checkpoint; tensors have the names that `Branch` gives them."""
 
     path: Path
     model_settings: dict[str, Any]
-    """Settings of the encoder, the projector and the prototypes, which the shapes of the tensors decide."""
+    """Settings of the encoder, the projector and the prototypes, inferred from the shapes of the tensors."""
     branches: dict[str, Tensors]
     """Student and teacher."""
     moments: Tensors
@@ -82,8 +82,8 @@ class AuthorsBranch:
     settings: dict[str, Any]
     tensors: Tensors
     parameters: dict[str, tuple[str, tuple[int, ...]]]
-    """Our name and the shape of every parameter, by the name in the file and in its order; the name of one that we do
-    not have is empty."""
+    """Our name and the shape of every parameter, by the name in the file and in its order. The name is empty
+    for a parameter that we do not have."""
 
     def build(self) -> Branch:
         """Build the branch with its weights."""
@@ -99,7 +99,7 @@ def read_branch(path: Path, branch: str) -> AuthorsBranch:
     architecture = weights.architecture
     if not isinstance(architecture, Architecture) or architecture.stem != 64:
         raise CheckpointError(
-            f"{path} cannot be used whole: its encoder, {architecture}, is not a ResNet that timm builds."
+            f"{path} cannot be read completely: its encoder, {architecture}, is not a ResNet that timm builds."
         )
     state = state_dict_in(read_checkpoint(path), branch)
     refuse_claims(path, state.values(), "Download it again.")
@@ -137,7 +137,7 @@ def _projector(path: Path, head: Mapping[str, Tensor]) -> tuple[Tensors, dict[st
     if missing or more:
         what = f"it lacks {few(missing)}" if missing else f"it also has {few(more)}"
         raise CheckpointError(
-            f"{path} has no projector that CARP can use: {what}. Expected are three linear layers, the first two with "
+            f"{path} has no projector that CARP can use: {what}. CARP expects three linear layers, the first two with "
             "batch norm (use_bn_in_head)."
         )
     (hidden, features), (embedding, _) = ((*mlp[name].shape, 0, 0)[:2] for name in ("0.weight", "6.weight"))
@@ -172,8 +172,8 @@ def _directions(path: Path, head: Mapping[str, Tensor], embedding: int) -> Tenso
         )
     if lengths is not None and not bool(((lengths.float() - 1).abs() <= _SAME_LENGTH).all()):
         raise CheckpointError(
-            f"{path} cannot be used: its prototypes have different lengths (weight_g, norm_last_layer false), those of "
-            "CARP have length 1."
+            f"{path} cannot be used: its prototypes have different lengths (weight_g, norm_last_layer false), but "
+            "those of CARP have length 1."
         )
     return own_copies(path, {"head.last_layer.weight_v": directions})["head.last_layer.weight_v"]
 
@@ -192,7 +192,7 @@ def _moments(optimiser: Any, student: AuthorsBranch) -> tuple[Tensors, str]:
         if [len(group) for group in numbers] == [len(names), len(by_group[1])]:
             break
     else:
-        return {}, "the parameters that the optimiser numbers are not those of the student"
+        return {}, "the parameters of the optimiser are not those of the student"
     moments: Tensors = {}
     for number, name in zip([*numbers[0], *numbers[1]], [*names, *by_group[1]], strict=True):
         ours, shape = student.parameters[name]
@@ -205,13 +205,13 @@ def _moments(optimiser: Any, student: AuthorsBranch) -> tuple[Tensors, str]:
 
 
 def _numbers(group: Any) -> list[int]:
-    """The numbers of the parameters in a group of the optimiser."""
+    """Return the numbers of the parameters in a group of the optimiser."""
     params = group.get("params") if isinstance(group, Mapping) else None
     return [n for n in params if type(n) is int] if isinstance(params, list) else []
 
 
 def _our_name(name: str) -> str:
-    """Return the name in `Branch` of a parameter of theirs; empty for one that `Branch` does not have."""
+    """Return the name in `Branch` of one of their parameters; empty if `Branch` does not have it."""
     if name.startswith("backbone."):
         return f"encoder.{name.removeprefix('backbone.')}"
     if name.startswith("head.mlp."):

@@ -1,13 +1,13 @@
-"""The settings of a run from the options that the authors' script saved with its checkpoint.
+"""Derives the settings of a run from the options that the authors' script saved with its checkpoint.
 
-Their defaults that no option changes are ours already: views of 224 and 96 pixels, LARS with momentum 0.9 and trust
-0.001, a learning rate that is scaled by batch / 256 at its start only.
+The values that none of their options changes are our defaults: views of 224 and 96 pixels, LARS with momentum 0.9 and
+trust 0.001, a learning rate that is scaled by batch / 256 at its start only.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Setting → the options that it is made of, and how
+# Setting → the options that it is computed from, and the computation
 _RULES: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
     "epochs": (("epochs",), lambda epochs: epochs),
     "batch_size": (
@@ -31,7 +31,7 @@ _RULES: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {
 
 
 def settings_of_authors(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the settings that the options of the script give, and those that they do not.
+    """Return the settings that the script's options determine, and the names of those that they do not.
 
     `reading: authors` stands for everything that the script does and the paper's text leaves open.
     """

@@ -58,7 +58,7 @@ class Encoder:
         self.interpolation: Interpolation = interpolation or DEFAULT_INTERPOLATION
         self.name, self.branch, self.layer = name, branch, layer
         self.epochs = epochs  # that it was trained for
-        self.epoch = epoch  # that was asked for; None is the newest checkpoint of a run
+        self.epoch = epoch  # the requested one; None is the newest checkpoint of a run
         self.path = path  # from which it can be loaded again
         self.max_pixels = max_pixels  # of a stored image; larger images count as unreadable
         self.root = root  # of torchvision's datasets, in the run that trained it
@@ -69,7 +69,7 @@ class Encoder:
 
     @property
     def label(self) -> str:
-        """The branch of a run, with the epoch that was asked for."""
+        """The branch of a run, with the requested epoch."""
         return self.branch if self.epoch is None else f"{self.branch}@{self.epoch}"
 
     @cached_property

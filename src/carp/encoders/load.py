@@ -104,7 +104,7 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
 
     Args:
         store: The features.
-        model: Where the encoder is, if it was moved since.
+        model: Where the encoder is, if it has been moved.
         device: Where to run it.
     """
     about, transform = store.origin.model, store.origin.transform

@@ -18,7 +18,7 @@ from carp.runs.run_folder import INDEX, is_run
 
 
 def open_images(data: Openable, encoder: Encoder, options: FeatureOptions, display: Display) -> Source:
-    """Open images; a run lends its `root` and its cached index, but never its permission to download."""
+    """Open images with the `root` and the cached index of a run, but never with its permission to download."""
     index = split_epoch(encoder.path)[0] / INDEX if is_run(encoder.path) else None
     root = options.root or encoder.root
     return open_source.open_images(data, display, root=root, download=options.download, index=index)
@@ -31,7 +31,7 @@ def take_features(encoder: Encoder, source: Source, folder: Path, options: Featu
         encoder: Loaded with the same options.
         source: The images.
         folder: The feature store. An interrupted extraction resumes there.
-        options: Of these, `precision` and `batch_size`.
+        options: Only `precision` and `batch_size` are used.
         display: Shows the progress.
     """
     what = ", ".join(part for part in (encoder.label, source.name) if part)

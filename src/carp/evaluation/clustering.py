@@ -50,8 +50,8 @@ def kmeans(
         num_clusters: Number of clusters; the number of classes if None.
         iterations: Iterations after each start.
         redos: Number of starts; faiss keeps the one with the best objective.
-        images_per_cluster: Fit on at most this many images per cluster, chosen by faiss (its own default is 256);
-            None is all.
+        images_per_cluster: Fit on at most this many images per cluster, chosen by faiss (whose default is 256); None is
+            all.
         seeds: Repeat everything for each seed; values are means over them.
         predict: Also return, for every seed, the class that the cluster of every test image is matched with; its score
             is the cosine with the centre of the cluster.
@@ -106,7 +106,7 @@ def _one(
     images_per_cluster: int | None,
     seed: int,
 ) -> tuple[dict[str, float], dict[str, float], Predicted]:
-    """Metrics, counts and matched classes of one seed; `lengths` are those of the test vectors."""
+    """Return metrics, counts and matched classes of one seed; `lengths` are those of the test vectors."""
     clustering = _faiss().Kmeans(
         train.shape[1],
         k,

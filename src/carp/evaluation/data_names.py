@@ -1,4 +1,4 @@
-"""What the data of a result are called in tables and file names."""
+"""Names of the data of a result, for tables and file names."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ AVERAGE = "average"
 FILE_UNSAFE = r"[^\w.+%]+"  # becomes _ in the name of a file
 _OTHER_TITLES = {"voc0712": "VOC07+12", AVERAGE: "Average"}
 _OWN = "(own data)"  # follows the name of a folder that has the name of a published dataset
-# Folders that say nothing about what is in them: parts of a dataset, and where its images are
+# Folder names that say nothing about the content: parts of a dataset, and folders of its images
 _PARTS = frozenset({"train", "trainval", "val", "valid", "validation", "test", "jpg", "jpeg"})
 
 
 def name_of_data(data: Mapping[str, Any]) -> str:
-    """The short name of the data of a result.
+    """Return the short name of the data of a result.
 
-    Only two kinds of data have the name of a published set, and so a place next to published numbers: `dataset:NAME`,
+    Only two kinds of data get the name of a published set, and are compared with published numbers: `dataset:NAME`,
     whose sizes were checked when it was opened, and data that a protocol named itself after it had checked the sizes
     (`data.name`). A folder is called by its own name; if that is the name of a published set, it is marked.
     """
@@ -33,12 +33,12 @@ def name_of_data(data: Mapping[str, Any]) -> str:
 
 
 def is_published_name(name: str) -> bool:
-    """Whether only verified data have this name."""
+    """Return whether only verified data have this name."""
     return name in BY_NAME or name in _OTHER_TITLES
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """Names of different folders of the same name: as much of the end of each path as tells it from the others."""
+    """Return names for folders with the same name: as much of the end of each path as is needed to tell them apart."""
     parts = [_parts(path) for path in paths]
     for count in range(2, max(len(part) for part in parts) + 1):
         names = ["/".join(part[-count:]) for part in parts]
@@ -48,22 +48,22 @@ def distinct_names(paths: Sequence[str]) -> list[str]:
 
 
 def without_mark(name: str) -> str:
-    """The name without the mark of a folder that has the name of a published dataset."""
+    """Return the name without the mark of a folder that has the name of a published dataset."""
     return name.removesuffix(_OWN).strip()
 
 
 def title_of_data(name: str) -> str:
-    """The name as tables show it."""
+    """Return the name as tables show it."""
     return BY_NAME[name].title if name in BY_NAME else _OTHER_TITLES.get(name, name)
 
 
 def names_in_order() -> list[str]:
-    """The names of published data in the order of the paper's tables."""
+    """Return the names of published data in the order of the paper's tables."""
     return [*(row.name for row in DATASETS), *_OTHER_TITLES]
 
 
 def _folder_name(word: str) -> str:
-    """The name of a folder, without `train` or `test` at its end."""
+    """Return the name of a folder, without `train` or `test` at its end."""
     parts = _parts(word)
     return parts[-1] if parts else word
 

@@ -1,6 +1,6 @@
-"""Checks of the features and labels that a protocol gets, and ways to iterate over them.
+"""Checks the features and labels that a protocol receives, and iterates over them.
 
-Features may be memory-mapped and larger than memory, so they are only read a few megabytes at a time.
+Features may be memory-mapped and larger than memory, so they are read only a few megabytes at a time.
 
 Shapes: N images, F features, C classes.
 """
@@ -65,11 +65,11 @@ def check_classes(
     )
     classes = np.unique(known)
     if len(classes) < 2:
-        raise DataError(f"the training labels have one class only ({classes[0]}): give images of at least two classes.")
+        raise DataError(f"the training labels have only one class ({classes[0]}): give images of at least two classes.")
     unknown = np.setdiff1d(asked, classes)
     if len(unknown):
         raise DataError(
-            f"{len(unknown)} of the test classes are not in the training labels, the first is {unknown[0]}. "
+            f"{len(unknown)} of the test classes are not in the training labels; the first is {unknown[0]}. "
             "Give test images of the training classes only."
         )
     return known, asked, int(classes[-1]) + 1
@@ -106,7 +106,7 @@ def norms(features: Features, name: str = "some") -> Features:
     wrong = np.flatnonzero(~np.isfinite(found))
     if len(wrong):
         raise DataError(
-            f"the {name} features of {len(wrong)} images are not finite numbers, the first is image {wrong[0]}. "
+            f"the {name} features of {len(wrong)} images are not finite numbers; the first is image {wrong[0]}. "
             "Extract them again, in float32."
         )
     return found.clip(min=_SMALLEST_NORM)

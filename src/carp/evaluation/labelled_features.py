@@ -1,4 +1,4 @@
-"""Features with labels, as a protocol gets them: a training part, and a test part or a substitute for it."""
+"""Features with labels, as a protocol receives them: a training part, and a test part or a substitute for it."""
 
 from dataclasses import dataclass, replace
 from typing import Union
@@ -29,7 +29,7 @@ class LabelledFeatures:
     images: NDArray[np.int64]
     """The image of the data that every row belongs to."""
     name: str
-    """What the images are called in results."""
+    """The name of the images in results."""
     origin: Origin
     store: Store
     source: Source | None = None
@@ -41,18 +41,18 @@ class LabelledFeatures:
         return len(self.store.unreadable)
 
     def paths(self) -> list[str]:
-        """Where the image of every row is."""
+        """Return the path of every row's image."""
         everywhere = list(self.store.places())
         return [everywhere[row] for row in np.searchsorted(self.store.image_of_row(), self.images)]
 
     def rows(self, chosen: NDArray[np.bool_], name: str) -> "LabelledFeatures":
-        """The rows that are marked."""
+        """Return the rows that are marked."""
         features, labels = self.features[chosen], self.labels[chosen]
         return replace(self, features=features, labels=labels, images=self.images[chosen], name=name)
 
 
 def labelled_features(store: Store, source: Source | None, origin: Origin | None = None) -> LabelledFeatures:
-    """All features of a store; `origin` is the current one if the model was renamed since it was filled."""
+    """Return all features of a store; `origin` is the current one if the model was renamed later."""
     assert store.labels is not None
     return LabelledFeatures(
         features=store.features,
@@ -67,7 +67,7 @@ def labelled_features(store: Store, source: Source | None, origin: Origin | None
 
 
 def without_test_images(train: LabelledFeatures, way: WithoutTest) -> tuple[LabelledFeatures, LabelledFeatures | None]:
-    """Training and test part if no test images were given (docs/protocols.md); None means leave-one-out."""
+    """Return the training and test parts if no test images were given (docs/protocols.md); None means leave-one-out."""
     if way == "leave one out":
         return train, None
     if way == "the same images":
@@ -79,7 +79,7 @@ def without_test_images(train: LabelledFeatures, way: WithoutTest) -> tuple[Labe
 
 
 def with_test_images(train: LabelledFeatures, test: LabelledFeatures) -> tuple[LabelledFeatures, LabelledFeatures]:
-    """Training and test part, by one encoder, with the same numbers for the same classes."""
+    """Return the training and test parts, both from one encoder and with the same class numbers."""
     _check_same_encoder(train, test)
     if train.classes == test.classes:
         return train, test
@@ -104,13 +104,13 @@ def check_classes(train: WithClasses, test: WithClasses) -> None:
 
 
 def _check_same_encoder(train: LabelledFeatures, test: LabelledFeatures) -> None:
-    """Refuse features of two encoders, layers or transforms, which may have the same length and no common meaning."""
+    """Refuse features of two encoders, layers or transforms: equal lengths do not make them comparable."""
     ours, theirs = (
         {"weights": part.origin.model["hash"][:8], "layer": part.origin.model["layer"], **part.origin.transform}
         for part in (train, test)
     )
     if differing := transform_differences(ours, theirs):
         raise DataError(
-            f"the features of {train.name} and {test.name} were made in different ways ({'; '.join(differing)}): embed "
-            "both with the same encoder and settings."
+            f"the features of {train.name} and {test.name} were extracted in different ways ({'; '.join(differing)}): "
+            "embed both with the same encoder and settings."
         )

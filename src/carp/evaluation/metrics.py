@@ -37,7 +37,7 @@ def matched_accuracy(truth: Labels, clusters: Labels) -> float:
 
 def matched_classes(truth: Labels, clusters: Labels) -> Labels:
     """Return the class [N] that the cluster of every image is matched with; -1 for a cluster without a class."""
-    scikit_learn("metrics")  # brings SciPy
+    scikit_learn("metrics")  # also installs SciPy
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - optional
 
     counts = np.zeros((int(clusters.max()) + 1, int(truth.max()) + 1), dtype=np.int64)
@@ -78,12 +78,12 @@ def average_precision(shown: NDArray[np.bool_], scores: NDArray[np.floating[Any]
 def interpolated_precision(
     found: NDArray[np.integer[Any] | np.floating[Any]], retrieved: NDArray[np.integer[Any]], num_positives: int
 ) -> tuple[float, NDArray[np.float64]]:
-    """The precision-recall curve as PASCAL VOC interpolates it: the best precision at this recall or a higher one.
+    """Interpolate the precision-recall curve as PASCAL VOC does: the best precision at this recall or a higher one.
 
     Args:
-        found: Positives among the first results, one number per point of the curve, ascending.
-        retrieved: How many results these are.
-        num_positives: Positives in all.
+        found: The number of positives among the first results, one per point of the curve, ascending.
+        retrieved: The number of these results.
+        num_positives: The total number of positives.
 
     Returns:
         The area under the curve, and the precision at the recalls 0, 0.1, … 1; 0 where that recall is not reached.

@@ -94,12 +94,12 @@ def knn_accuracy(
     *,
     k: int = 20,
 ) -> float:
-    """Share of queries [Q, F] whose class wins the vote of their k nearest in the bank [M, F]."""
+    """Return the share of queries [Q, F] whose class wins the vote of their k nearest in the bank [M, F]."""
     return _accuracy(bank, bank_labels, queries, query_labels, k, leave_one_out=False)
 
 
 def knn_leave_one_out(features: Features, labels: Labels, *, k: int = 20) -> float:
-    """Return the same with every image as a query against all others."""
+    """Return the same accuracy with every image as a query against all others."""
     return _accuracy(features, labels, features, labels, k, leave_one_out=True)
 
 
@@ -121,7 +121,7 @@ def _accuracy(
     *,
     leave_one_out: bool,
 ) -> float:
-    """Accuracy during training, where the bank may be a small part of a set that lacks a class of the queries."""
+    """Measure accuracy during training, where the bank may be a small sample that lacks a class of the queries."""
     check_neighbours(k, len(bank), leave_one_out=leave_one_out)
     if bank_labels.ndim != 1 or len(bank) != len(bank_labels) or len(queries) != len(query_labels):
         raise DataError(
@@ -137,7 +137,7 @@ def _accuracy(
 
 
 def _own_queries(num_queries: int) -> slice:
-    """The queries that this process answers: whole tiles, so that rounding does not depend on the processes."""
+    """Return the queries that this process answers: whole tiles, so that rounding does not depend on the processes."""
     tiles = distributed.own_share(-(-num_queries // _QUERIES_AT_A_TIME))
     first, last = (min(tile * _QUERIES_AT_A_TIME, num_queries) for tile in (tiles.start, tiles.stop))
     return slice(first, last)
@@ -153,9 +153,9 @@ def _neighbours(
     own: slice | None = None,
     progress: Progress = silent,
 ) -> Tensor:
-    """Keys [q, k] of the k nearest images of the bank, nearest first, for own queries; for all if None.
+    """Return the keys [q, k] of the k nearest images of the bank, nearest first, for own queries; for all if None.
 
-    The length of a query changes nothing about the order of its neighbours, so queries are compared as they are.
+    The length of a query does not affect the order of its neighbours, so queries are not normalised.
     """
     own = own or slice(0, len(queries))
     num_own = own.stop - own.start
@@ -206,11 +206,11 @@ def _keep_largest(similarity_qm: Tensor, first: int, keys_qK: Tensor) -> None:
 
 
 def _largest(similarity_qm: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Values and columns, in any order, that hold the k largest of every row, equals of the k-th included.
+    """Return values and columns, in any order, that include the k largest of every row and all equals of the k-th.
 
-    Columns j, j + G, j + 2G … are a group. Let t be the k-th largest of the groups' maxima: k entries are at least t,
-    so the k largest of the row are, and they lie in groups whose maximum is. There are k such groups, more only if
-    maxima are equal. So one cheap pass (maxima) leaves 16 k entries to choose from.
+    Columns j, j + G, j + 2G … are a group. Let t be the k-th largest of the groups' maxima. At least k entries are t or
+    more, so the k largest of the row are too, and they lie in groups whose maximum is t or more. There are k such
+    groups, or more if maxima are equal. One cheap pass (the maxima) therefore leaves 16 k entries to choose from.
     """
     num_rows, width = similarity_qm.shape
     num_groups = width // _GROUP
@@ -227,7 +227,7 @@ def _largest(similarity_qm: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _key(similarity: Tensor, index: Tensor) -> Tensor:
-    """Numbers ordered by similarity and then by descending index; both can be recovered from them."""
+    """Return numbers ordered by similarity and then by descending index; both can be recovered from them."""
     bits = (similarity + 0.0).view(torch.int32)  # −0 becomes 0: they are equal
     rank = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
     return (rank << 32) + (_LAST - index)
@@ -241,7 +241,7 @@ def _read_key(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _Votes:
-    """The nearest images of own queries, and how their votes are counted."""
+    """The nearest images of this process's queries, and the counting of their votes."""
 
     keys_qK: Tensor
     norms: Features
@@ -253,7 +253,7 @@ class _Votes:
     def counted(self) -> Iterator[tuple[slice, int, Tensor]]:
         """Queries, the place of a k in `ks`, and the votes [q, C] for every class; the votes change with the next k.
 
-        The votes of the nearest k are those of the nearest k′ < k and a few more.
+        The votes of the nearest k are those of the nearest k′ < k plus a few more.
         """
         norms_q, labels_M = tensor(self.norms), tensor(self.labels)
         for rows in _slices(len(self.keys_qK), _QUERIES_AT_A_TIME):
@@ -284,7 +284,7 @@ def _predicted(votes: _Votes) -> dict[str, Predicted]:
     shape = len(votes.keys_qK), len(votes.ks)
     classes_qk, shares_qk = torch.empty(shape, dtype=torch.int64), torch.empty(shape, dtype=torch.float64)
     for rows, column, scores_qC in votes.counted():
-        best = scores_qC.numpy().argmax(axis=1)  # of equal classes the first
+        best = scores_qC.numpy().argmax(axis=1)  # the first of equal classes
         classes_qk[rows, column] = torch.from_numpy(best)
         shares_qk[rows, column] = scores_qC.amax(dim=1) / scores_qC.sum(dim=1)
     both = (distributed.all_gather_rows(part).T.numpy() for part in (classes_qk, shares_qk))
@@ -292,7 +292,7 @@ def _predicted(votes: _Votes) -> dict[str, Predicted]:
 
 
 def _place(scores_qC: Tensor, truth_q: Tensor) -> Tensor:
-    """How many classes rank before the true one; all of them if it has no vote."""
+    """Return how many classes rank before the true one; all of them if it has no vote."""
     own_q1 = scores_qC.gather(1, truth_q[:, None])
     before = (scores_qC > own_q1).sum(dim=1)
     equal_qC = scores_qC == own_q1

@@ -32,7 +32,7 @@ class Predictions:
 
     @classmethod
     def checked(cls, path: str | Path, protocols: Sequence[AnyProtocol]) -> Self:
-        """Predictions for a file; raise before anything is computed if they cannot be made or written."""
+        """Predictions for a file; raise an error before anything is computed if they cannot be made or written."""
         file = Path(path)
         if len(protocols) > 1 or not protocols[0].predicts:
             able = ", ".join(protocol.name for protocol in all_protocols() if protocol.predicts)

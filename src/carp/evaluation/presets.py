@@ -4,8 +4,8 @@
         presets = {"paper": {}, "authors": {"redos": 10, "interpolation": "bilinear"}}
         redos: int = Field(20, …)
 
-A preset names settings of the protocol and options of feature extraction. Whoever gives one of them wins over the
-preset. `preset=None` is what CARP does by default.
+A preset names settings of the protocol and options of feature extraction. Values that the user gives take precedence
+over the preset. `preset=None` is CARP's default.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,13 @@ class PresetSettings(Settings):
     """Settings of a protocol that has presets."""
 
     presets: ClassVar[Mapping[Preset, Mapping[str, Any]]]
-    """By name: the values that differ from the defaults."""
+    """The values that differ from the defaults, by name of the preset."""
 
     preset: Preset | None = Field(
         None,
-        description="Evaluate as published: paper (as its text says) or authors (as their scripts do). Other settings "
-        "and options that you give take precedence. Default: as described in docs/protocols.md.",
+        description="Evaluate as published: as in the text of the paper (paper) or as in the authors' scripts "
+        "(authors). Other settings and options that you give take precedence. Default: as described in "
+        "docs/protocols.md.",
     )
 
     @model_validator(mode="before")
@@ -42,6 +43,6 @@ class PresetSettings(Settings):
         return {**{key: value for key, value in cls.presets[name].items() if key in cls.model_fields}, **values}
 
     def extraction(self) -> dict[str, Any]:
-        """The options of feature extraction that the preset chooses."""
+        """Return the options of feature extraction that the preset chooses."""
         chosen = {} if self.preset is None else self.presets[self.preset]
         return {key: value for key, value in chosen.items() if key not in type(self).model_fields}

@@ -2,7 +2,7 @@
 
 A protocol is one file in `carp/evaluation/protocols`: a settings model and a subclass of `Protocol`. Defining the
 class registers it; `carp eval`, `carp.evaluate` and `carp table` know nothing else about it. Such a file imports
-without torch, so that `carp eval NAME --help` answers at once: `run` imports the numerical code.
+without torch, so that `carp eval NAME --help` is fast: `run` imports the numerical code.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Needs = Literal["features", "images", "boxes"]
 WithoutTest = Literal["leave one out", "the same images", "hold out"]
 
-# Options of feature extraction that a protocol has a use for, by what it needs; all have `device`
+# Options of feature extraction that a protocol uses, by what it needs; all have `device`
 OPTIONS: Mapping[Needs, tuple[str, ...]] = {
     "features": ("layer", "size", "resize", "interpolation", "precision", "root", "download", "device"),
     "images": ("layer", "root", "download", "device"),
@@ -32,8 +32,8 @@ OPTIONS: Mapping[Needs, tuple[str, ...]] = {
 class Settings(CheckedModel):
     """Settings of a protocol; the description of a field is its help.
 
-    Values may come as text from the command line. A field that holds several values accepts one (`k=20`) and text with
-    commas (`--k 10,20`); a field that may be None accepts `None` and `null`.
+    Values may come as text from the command line. A field that holds several values accepts one (`k=20`) and
+    comma-separated text (`--k 10,20`); a field that may be None accepts `None` and `null`.
     """
 
     @field_validator("*", mode="before")
@@ -60,9 +60,9 @@ class Protocol(ABC, Generic[S]):
     """A way to evaluate an encoder. Class attributes describe it; an instance has settings and runs."""
 
     name: ClassVar[str]
-    """As in `carp eval NAME` and in result files."""
+    """The name in `carp eval NAME` and in result files."""
     title: ClassVar[str]
-    """In tables."""
+    """The name in tables."""
     summary: ClassVar[str]
     """One line for `carp eval --help`."""
     settings_type: ClassVar[type[Settings]]
@@ -91,9 +91,9 @@ class Protocol(ABC, Generic[S]):
     """Sub-folder of the output folder that keeps the state of an interrupted run; deleted once results are written."""
 
     headline: ClassVar[str] = ""
-    """Regular expression for the values that the paper's tables show; `carp table --all` shows all others, too."""
+    """Regular expression for the values that the paper's tables show; `carp table --all` also shows all others."""
     number_letter: ClassVar[str] = ""
-    """What the number in a value such as `top1@20` is called in tables: `k` for k = 20."""
+    """The name in tables of the number in a value such as `top1@20`: `k` for k = 20."""
     in_paper: ClassVar[Mapping[str, str]] = {}
     """The data of the paper's tables, by their name there: what `--data` has to be. ROOT is the folder of datasets."""
 
@@ -115,8 +115,8 @@ class Protocol(ABC, Generic[S]):
         Args:
             data: The training images as `LabelledFeatures`; for a protocol that needs images or boxes, what the caller
                 gave as data.
-            test: The test images as `LabelledFeatures`; None to leave out every training image in turn, and for a
-                protocol that needs images or boxes.
+            test: The test images as `LabelledFeatures`; None for leave-one-out, and for a protocol that needs images or
+                boxes.
             work: The encoder, and folders and progress bars for the protocol's own use.
 
         Returns:

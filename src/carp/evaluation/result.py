@@ -41,23 +41,23 @@ class Result:
     values: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
-    """`name`; also `train` and `test`, as they were given."""
+    """`name`, and `train` and `test` as they were given."""
     model: dict[str, Any] = field(default_factory=dict)
-    """`name`, `hash` of the weights, `branch`; also `epochs`, and `epoch` if one was asked for (`RUN@25`)."""
+    """`name`, `hash` of the weights, `branch`; also `epochs`, and `epoch` if one was given (`RUN@25`)."""
     versions: dict[str, str] = field(default_factory=dict)
     created: str = ""
     """Date and time in UTC; `write` fills it in."""
     spread: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     request: dict[str, Any] = field(default_factory=dict)
-    """What the evaluation was asked for: `data`, `test`, `settings` and `options`; the runner fills it in."""
+    """The arguments of the evaluation: `data`, `test`, `settings` and `options`; the runner fills it in."""
     predicted: dict[str, Predicted] = field(default_factory=dict, repr=False, compare=False)
     """Predictions, if requested, by the end of the names of their values: `@20` for `top1@20`. Result files do not
     contain them."""
 
     @property
     def model_name(self) -> str:
-        """The branch of a run, with its epoch if one was asked for, or the name of the weights."""
+        """The branch of a run, with its epoch if one was given, or the name of the weights."""
         return str(self.model.get("branch") or self.model.get("name") or "") + self.at_epoch
 
     @property
@@ -67,7 +67,7 @@ class Result:
         return f"@{epoch}" if isinstance(epoch, int) else ""
 
     def to_json(self) -> str:
-        """The text of a result file."""
+        """Return the text of a result file."""
         content = asdict(replace(self, predicted={}))
         del content["predicted"]
         return json.dumps({"schema": SCHEMA, **content}, indent=1) + "\n"

@@ -60,7 +60,7 @@ def run_protocols(
         out: Folder for features and results; see `output_folder`.
         predictions: File for the predictions of all encoders.
         quiet: Show no progress.
-        skip: Leave out, with a note, a protocol that the data do not allow or that needs a missing extra.
+        skip: Skip, with a note, a protocol that does not suit the data or that needs a missing extra.
 
     Returns:
         The results, and notes for their reader.
@@ -83,7 +83,7 @@ def run_protocols(
             try:
                 result = _run(protocol, work, data, test, writer)
             except (DataError, MissingExtraError) as error:
-                # A full or a failing disk is not a property of the data
+                # A full or failing disk says nothing about the data
                 if not skip or isinstance(error, StorageError) or isinstance(error.__cause__, OSError):
                     raise
                 skipped = f"{protocol.name} was skipped: " if isinstance(error, MissingExtraError) else ""
@@ -107,7 +107,7 @@ def run_protocols(
 def _encoders(
     model: str | Path | None, branches: Sequence[str], epochs: Sequence[int]
 ) -> list[tuple[str | Path | None, str]]:
-    """List the encoders to evaluate: model and branch. Branches that no epoch changes come once, with the first."""
+    """List the encoders to evaluate: model and branch. Branches that do not depend on the epoch come once."""
     models = [at_epoch(model, epoch) for epoch in epochs] or [model]
     for chosen in models:
         if chosen is not None and is_run(chosen):
@@ -122,7 +122,7 @@ def _run(
     test: Openable | Store | None,
     writer: Predictions | None,
 ) -> Result:
-    """One protocol with one encoder."""
+    """Run one protocol with one encoder."""
     if protocol.needs != "features":
         result = protocol.run(data, None, work)
     else:
@@ -145,13 +145,13 @@ def _run(
 
 
 def with_preset(options: FeatureOptions, protocol: AnyProtocol) -> FeatureOptions:
-    """The options of feature extraction, with those of the protocol's preset where none was given."""
+    """Return the options of feature extraction, with those of the protocol's preset where none was given."""
     implied = {key: value for key, value in protocol.settings.extraction().items() if getattr(options, key) is None}
     return options.model_copy(update=implied)
 
 
 def _other_extraction(protocol: AnyProtocol, options: FeatureOptions, result: Result) -> list[str]:
-    """A note if stored features were extracted in another way than the protocol's preset says."""
+    """Return a note if stored features were not extracted as the protocol's preset requires."""
     return [
         f"{protocol.name}: the preset '{result.settings['preset']}' extracts features with {key} {value}, but the "
         f"stored features were extracted with {result.settings[key]}. Embed the images with --{key} {value}."
@@ -163,7 +163,7 @@ def _other_extraction(protocol: AnyProtocol, options: FeatureOptions, result: Re
 def _take(
     protocol: AnyProtocol, work: Workspace, data: Openable | Store, test: Openable | Store | None
 ) -> tuple[LabelledFeatures, LabelledFeatures | None]:
-    """Features and labels of the training and the test part; a published dataset brings its own test part."""
+    """Return features and labels of the training and the test part; a published dataset has its own test part."""
     if test is None and isinstance(data, str):
         test = counterpart(data)
     opened = [work.open(part) for part in (data, test) if part is not None]

@@ -1,4 +1,4 @@
-"""k-NN accuracy of student and teacher during training, and of the baselines that they have to beat."""
+"""k-NN accuracy of student and teacher during training, and of the baselines."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ class Validation:
     """Measures models by k-NN on labelled images.
 
     The bank is the training set if it has the classes of the validation set; otherwise it is the validation set itself,
-    with every image left out in turn. A fixed random sample represents a large set, unless `validation_bank` is `all`:
+    with leave-one-out. A fixed random sample represents a large set, unless `validation_bank` is `all`:
     then the accuracy is that of `carp eval knn` with k = 20. Images that cannot be read are left out.
     """
 
@@ -90,7 +90,10 @@ class Validation:
             features = features.view(len(features), distributed.all_reduce_max([features.shape[1]])[0])
             features, indices = distributed.all_gather_rows(features), distributed.all_gather_rows(indices)
         if not len(features):
-            raise DataError(f"none of the {len(source):,} images of {source.name} can be read any longer.")
+            raise DataError(
+                f"none of the {len(source):,} images of {source.name} can be read any longer. Restore them and rerun "
+                "the command."
+            )
         return features.numpy(), source.labels[indices.numpy()]
 
 

@@ -1,4 +1,4 @@
-"""What a protocol works with: an encoder, images, their features, and a folder for everything that is kept."""
+"""The environment of a protocol: an encoder, images, their features, and a folder for everything that is kept."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +21,7 @@ STORES = "features"  # sub-folder: one feature store per origin
 
 
 def output_folder(model: str | Path | None, out: str | Path | None) -> Path:
-    """Where features and results go: `out`, the run's own folder, or a folder named after the weights."""
+    """Return the folder for features and results: `out`, the run folder, or a folder named after the weights."""
     if out is not None or model is None:
         return Path(out or ".")
     return Path(split_weights(model)[1].name.partition(".")[0]) if is_weights(model) else split_epoch(model)[0]
@@ -35,7 +35,7 @@ class Workspace:
     """A run folder, `RUN@25`, or weights; None to evaluate stored features."""
     branch: str
     encoder: Encoder | None
-    """None for stored features, and for a protocol that takes the model apart itself."""
+    """None for stored features, and for a protocol that loads the model itself."""
     options: FeatureOptions
     folder: Path
     display: Display
@@ -59,28 +59,28 @@ class Workspace:
         return open_images(data, self.required_encoder(), self.options, self.display)
 
     def take(self, opened: Source | Store) -> LabelledFeatures:
-        """The features of images: stored, found in the folder, or extracted now."""
+        """Return the features of images: stored, found in the folder, or extracted now."""
         if isinstance(opened, Store):
             return labelled_features(opened, None)
         encoder = self.required_encoder()
-        # The current origin: a run that was renamed has another name in its stored features
+        # The current origin: if a run was renamed, its stored features have the old name
         origin = encoder.origin(opened, self.options.precision)
         store = take_features(encoder, opened, self.store_folder(origin), self.options, self.display)
         return labelled_features(store, opened, origin)
 
     def store_folder(self, origin: Origin) -> Path:
-        """Where the features of this origin are kept."""
+        """Return the folder for the features of this origin."""
         return self.folder / STORES / origin.key()[:16]
 
     def required_encoder(self) -> Encoder:
-        """The encoder, or an error if only stored features were given."""
+        """Return the encoder; raise an error if only stored features were given."""
         if self.encoder is None:
             raise ConfigError("this protocol needs images in their original sizes: give a run folder or weights.")
         return self.encoder
 
 
 def with_origin(result: Result, origin: Origin, data: dict[str, Any]) -> Result:
-    """A result that says which features it was measured on."""
+    """Add the origin of the features to a result."""
     transform = {**origin.transform}
     if "size" in transform:
         transform.setdefault("interpolation", DEFAULT_INTERPOLATION)

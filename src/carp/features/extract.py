@@ -45,12 +45,12 @@ class Extracted:
     name: str  # of the source
 
     def note(self) -> str | None:
-        """One line about the images that were left out, or None."""
+        """Return one line about the images that were left out, or None."""
         return left_out(self.unreadable, len(self.indices), self.name)
 
 
 def left_out(unreadable: Sequence[Unreadable], num_readable: int, name: str) -> str | None:
-    """One line about the unreadable images of a source, or None."""
+    """Return one line about the unreadable images of a source, or None."""
     if not unreadable:
         return None
     count, first = len(unreadable), unreadable[0]
@@ -81,10 +81,10 @@ def extract(
     resize: int | None = None,
     interpolation: Interpolation = "bicubic",
 ) -> Extracted:
-    """Pooled features of all images of a source, with batch norm in evaluation mode.
+    """Return pooled features of all images of a source, with batch norm in evaluation mode.
 
-    An unreadable image is left out, or is an error if `strict`. If all are unreadable, this is an error, or the
-    features are [0, 0] if they `may_be_empty`.
+    An unreadable image is left out, or is an error if `strict`. If all are unreadable, this is an error, or with
+    `may_be_empty` the features are [0, 0].
     """
     batches = feature_batches(
         encoder,
@@ -122,7 +122,7 @@ def feature_batches(
 
     try:
         batches = _batches(source, size, batch_size, resize, interpolation)
-        # On a CPU, decoding ahead would slow the encoder by more than the time that it waits
+        # On a CPU, decoding ahead would slow the encoder down by more than it saves
         with TunedThreads(device) as threads:
             yield from _encoded(features, batches if device.type == "cpu" else one_ahead(batches), threads)
     finally:
@@ -159,14 +159,14 @@ def _collect(
 
 
 def default_resize(size: int) -> int:
-    """Length of the shorter side before the centre crop; encoders of small images see the whole image."""
+    """Return the length of the shorter side before the centre crop; encoders of small images see the whole image."""
     return size if size <= SMALL_IMAGE else round(size * _RESIZE)
 
 
 def evaluation_crop(
     pixels: Pixels, size: int, resize: int | None = None, interpolation: Interpolation = "bicubic"
 ) -> Pixels:
-    """What the encoder sees of an image at evaluation: the shorter side resized to `resize`, then the centre crop."""
+    """Return what evaluation sees of an image: the shorter side resized to `resize`, then the centre crop."""
     return resize_and_crop(pixels, default_resize(size) if resize is None else resize, size, interpolation)
 
 

@@ -1,9 +1,9 @@
 """Fill a feature store: extraction that resumes after a kill, on any number of processes.
 
-Each process appends features to a part file (`part_file.py`). The same call resumes there, in the same batches, so
-that the bits are those of an uninterrupted extraction. When all parts are complete, the first process writes labels
-and places, joins the parts, renames the result to `features.npy` and writes `store.json`; only then are the parts'
-notes removed. A process that is killed at any of these points leaves a folder that the same call completes.
+Each process appends features to a part file (`part_file.py`). The same call resumes there, in the same batches, so that
+the result equals that of an uninterrupted extraction, bit for bit. When all parts are complete, the first process
+writes labels and places, joins the parts, renames the result to `features.npy` and writes `store.json`; only then are
+the parts' notes removed. A process that is killed at any of these points leaves a folder that the same call completes.
 """
 
 import json
@@ -47,11 +47,11 @@ def fill_store(
     """Extract the features of a source into a folder, resume an interrupted extraction, or open a complete one.
 
     Args:
-        folder: The store; it is an error if it holds other features.
+        folder: The store; if it holds other features, an error is raised.
         origin: Model, transform and data.
         source: The images.
         encode: Yields batches of features of the source, or of a part of it.
-        batch_size: Of `encode`, so that extraction resumes between two batches.
+        batch_size: The batch size of `encode`, so that extraction resumes between two batches.
         progress: Called with (images done, all).
     """
     if not is_store(folder):
@@ -81,7 +81,7 @@ def _extract(folder: Path, origin: Origin, source: Source, encode: Encode, batch
     with part.opened():
         if is_store(folder):
             raise DataError(f"another process has just completed {folder}. Run the same command again.")
-        first = part.done  # of what is left to do
+        first = part.done  # the first image that is left
         if first < part.stop:
             whole = (first, part.stop) == (0, len(source))
             for batch in encode(source if whole else Subset(source, np.arange(first, part.stop))):
@@ -97,7 +97,7 @@ def _extract(folder: Path, origin: Origin, source: Source, encode: Encode, batch
 
 
 def _parts(folder: Path, origin: Origin, num_images: int, batch_size: int) -> list[PartFile]:
-    """The share of every process, in whole batches, so that any number of processes gives the same bits."""
+    """Return the share of every process, in whole batches, so that any number of processes gives the same bits."""
     world = distributed.world_size()
     shares = [distributed.share(-(-num_images // batch_size), rank) for rank in range(world)]
     return [
@@ -150,7 +150,7 @@ def _refuse_other_files(folder: Path) -> None:
 
 
 def _difference(found: Origin, wanted: Origin) -> str:
-    """Every difference, as text."""
+    """Return every difference, as text."""
     parts = []
     if found.model["hash"] != wanted.model["hash"] or found.model["layer"] != wanted.model["layer"]:
         before, now = _model(found), _model(wanted)
@@ -159,7 +159,7 @@ def _difference(found: Origin, wanted: Origin) -> str:
         parts.append(f"of {before}, not {now}")
     if found.data["fingerprint"] != wanted.data["fingerprint"]:
         before, now = (f"{origin.data['images']:,} images {origin.data['name']}" for origin in (found, wanted))
-        parts.append(f"of other contents of the {before}" if before == now else f"of the {before}, not the {now}")
+        parts.append(f"of the {before}, which have changed" if before == now else f"of the {before}, not the {now}")
     parts += [f"with {difference}" for difference in transform_differences(found.transform, wanted.transform)]
     return "; ".join(parts) or "of a changed dataset"
 

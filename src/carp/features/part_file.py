@@ -1,7 +1,7 @@
-"""Features that are being extracted: appended to a file, with a note next to it that records how far it is complete.
+"""Features that are being extracted: appended to a file, next to a note that records how much of it is complete.
 
-The note is written after the bytes have reached the disk, and holds their checksum. If the file is shorter than the
-note says, or its checksum differs, extraction starts again.
+The note is written after the bytes have reached the disk, and holds their checksum. If the file is shorter than
+recorded, or its checksum differs, extraction starts again.
 
 The file leaves room for the header of an .npy file at its start, so that it becomes one without being copied.
 """
@@ -48,12 +48,12 @@ class PartFile:
 
     @property
     def rows(self) -> int:
-        """Images with features."""
+        """The number of images with features."""
         return self.done - self.start - len(self.unreadable)
 
     @property
     def end(self) -> int:
-        """Bytes of the file that are noted."""
+        """The number of bytes that the note covers."""
         return _HEAD + self.rows * self.width * 4
 
     @contextmanager
@@ -82,7 +82,7 @@ class PartFile:
             yield
 
     def read_note(self) -> None:
-        """Resume where the note says, if it is about these features and the bytes match its checksum."""
+        """Resume from the note if it belongs to these features and the bytes match its checksum."""
         try:
             note: dict[str, Any] = json.loads(self._note.read_text())
             if (note["key"], note["start"], note["stop"]) != (self._key, self.start, self.stop):
@@ -110,7 +110,7 @@ class PartFile:
         width = batch.features.shape[1]
         if width and self.width and width != self.width:
             raise DataError(
-                f"the encoder made features of length {self.width}, then of length {width}. Use another encoder."
+                f"the encoder returned features of length {self.width}, then of length {width}. Use another encoder."
             )
         content = np.ascontiguousarray(batch.features, dtype="<f4").data
         self.file.write(content)
@@ -140,14 +140,14 @@ class PartFile:
 
 
 def is_part(path: Path) -> bool:
-    """Whether a path is a part file, its note, or an unfinished one of these."""
+    """Return whether a path is a part file, its note, or an unfinished one of these."""
     return _NAME.fullmatch(path.name) is not None or is_unfinished(path)
 
 
 def join_parts(parts: Sequence[PartFile], target: Path) -> None:
-    """Make one .npy file of complete parts.
+    """Join complete parts into one .npy file.
 
-    The others are appended to the first, which is open; it gets its header and its new name.
+    The other parts are appended to the first, which is open and then gets its header and its new name.
     """
     for part in parts:
         if part.done != part.stop:

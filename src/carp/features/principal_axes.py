@@ -7,7 +7,7 @@ _KEPT = 1e-7  # of the largest variance: what is below is rounding of float32
 
 
 def principal_axes(covariance: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Variances [D] in ascending order, and their axes [F, D], of a covariance [F, F]; without axes of no variance."""
+    """Return the variances [D], ascending, and axes [F, D] of a covariance [F, F], without axes of no variance."""
     variances, axes = np.linalg.eigh(covariance)
     kept = variances > _KEPT * variances[-1]
     return variances[kept], axes[:, kept]

@@ -47,19 +47,19 @@ def extract_scales(
     batch_size: int = 16,
     progress: Progress = _silent,
 ) -> Features:
-    """Pooled features [N, F] of all images of a source, with batch norm in evaluation mode.
+    """Return pooled features [N, F] of all images of a source, with batch norm in evaluation mode.
 
     An image is cropped to its box, then reduced if its longer side exceeds `max_side`; it keeps its aspect ratio. Other
-    scales are made from the normalised image by linear interpolation. The features of all scales are averaged without
-    normalisation, as in DINO's evaluation; the cosine that follows does not depend on their length.
+    scales are computed from the normalised image by linear interpolation. The features of all scales are averaged
+    without normalisation, as in DINO's evaluation; the cosine that follows does not depend on their length.
 
     Args:
         encoder: Images [B, 3, H, W] of any size to pooled features [B, F].
         source: The images; an unreadable image is an error.
-        device: Where the encoder is.
+        device: Device of the encoder.
         scales: Sizes relative to the image.
-        boxes: Left, top, right and bottom in pixels of the upright image, [N, 4]; None is whole images.
-        max_side: Larger images are reduced to this longer side; None keeps all sizes.
+        boxes: Left, top, right and bottom in pixels of the upright image, [N, 4]; None uses whole images.
+        max_side: Larger images are reduced to this length of their longer side; None keeps all sizes.
         square: Instead, resize every image to a square of this side, as copy detection does.
         batch_size: Maximum number of images of one size per batch; fewer if they are large.
         progress: Called with (images done, all images).
@@ -99,7 +99,7 @@ def _check(
 
 
 def _encode(encoder: nn.Module, images_B3HW: Tensor, scales: Sequence[float]) -> Features:
-    """The mean over scales."""
+    """Return the mean of the features over scales."""
     total_BF: Tensor | None = None
     for scale in scales:
         scaled = images_B3HW if scale == 1 else _rescaled(images_B3HW, scale)
@@ -127,7 +127,7 @@ def _rescaled(images_B3HW: Tensor, scale: float) -> Tensor:
 def _batches(
     source: Source, boxes: Boxes | None, max_side: int | None, square: int | None, batch_size: int
 ) -> Iterator[tuple[list[int], Pixels]]:
-    """Indices and images of one size, [B, H, W, 3].
+    """Yield the indices and the images of one size, [B, H, W, 3].
 
     Images wait until there are 64 MB of them, and are then grouped by size, so the batches depend on the images alone.
     """
@@ -169,9 +169,9 @@ def _prepared(
 
 
 def thumbnail_size(height: int, width: int, max_side: int) -> tuple[int, int]:
-    """Height and width of a larger image after Pillow's `thumbnail`, which DINO's evaluation uses.
+    """Return the height and width of a larger image after Pillow's `thumbnail`, which DINO's evaluation uses.
 
-    The shorter side is rounded up or down, to what is closer to the image's aspect ratio (width / height).
+    The shorter side is rounded up or down, whichever is closer to the image's aspect ratio (width / height).
     """
     aspect = width / height
     if aspect <= 1:

@@ -5,8 +5,8 @@ A store is a folder:
     features.npy    vectors [M, F], float32, memory-mapped when opened
     labels.npy      class numbers [M], or [M, C] where an image has several labels; absent without labels
     places.jsonl    one JSON string per image: where it is
-    store.json      what made the features, the names of the classes, the images that could not be read, the digests
-                    of the files above and of itself
+    store.json      the origin of the features, the names of the classes, the images that could not be read, the
+                    digests of the files above and of itself
 
 `store.json` is written last, so a folder that has it is complete (`filling.py` writes it). The digests are verified
 when a store is opened: all of them for files up to 64 MB, a sample for larger ones; `carp check` verifies everything.
@@ -35,22 +35,22 @@ from carp.images.views.interpolation import DEFAULT_INTERPOLATION
 
 MANIFEST, FEATURES, LABELS, PLACES = "store.json", "features.npy", "labels.npy", "places.jsonl"
 _MANIFEST = Manifest(MANIFEST, 1, "Delete {folder} and embed again.", "features", "carp embed")
-_MANY = 2**26  # bytes of labels whose values are looked at when a store is opened
+_MANY = 2**26  # bytes of labels whose values are checked when a store is opened
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What features were extracted from, and how: equal origins give equal features."""
+    """The model, data and transform behind features: equal origins give equal features."""
 
     model: dict[str, Any]
     """`name`, `hash` of the weights, `branch`, `layer`, `epochs` if known, the `epoch` of `RUN@EPOCH`, and the `path`
-    that it was loaded from."""
+    of the model."""
     transform: dict[str, Any]
     data: dict[str, Any]
     """`name`, `fingerprint`, `images`."""
 
     def key(self) -> str:
-        """A hash of everything that features depend on; names do not matter."""
+        """Return a hash of everything that features depend on; names do not matter."""
         parts = (self.model["hash"], self.model["layer"], self.transform, self.data["fingerprint"], self.data["images"])
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -69,7 +69,7 @@ class Store:
 
     @property
     def name(self) -> str:
-        """What the images are called."""
+        """The name of the images."""
         return str(self.origin.data["name"])
 
     @cached_property
@@ -92,11 +92,11 @@ class Store:
         return int(self.origin.data["images"]) - len(self.unreadable)
 
     def image_of_row(self) -> NDArray[np.int64]:
-        """The number of every row's image in the data, [M]."""
+        """Return the number of every row's image in the data, [M]."""
         return np.delete(np.arange(self.origin.data["images"]), [bad.index for bad in self.unreadable])
 
     def places(self) -> Iterator[str]:
-        """The place of every image: a path, or a name within an archive."""
+        """Yield the place of every image: a path, or a name within an archive."""
         try:
             with (self.folder / PLACES).open() as lines:
                 yield from (json.loads(line) for line in lines)
@@ -106,11 +106,11 @@ class Store:
             raise self.damaged(PLACES, "it is not one JSON string per line") from None
 
     def places_of(self, rows: set[int]) -> dict[int, str]:
-        """Where the images of some rows are, by row."""
+        """Return the places of the images of some rows, by row."""
         return {row: place for row, place in enumerate(self.places()) if row in rows}
 
     def damage(self, name: str, *, everything: bool = False) -> str | None:
-        """How a file differs from what was written; None if it does not, or if there is no digest."""
+        """Return how a file differs from what was written; None if it does not, or if there is no digest."""
         if name not in self.files:
             return None
         return damage_of(self.folder / name, self.files[name], everything=everything)
@@ -134,7 +134,7 @@ class Store:
                 raise self.damaged(name, f"it names {count:,} images, expected {len(self):,}")
 
     def damaged(self, name: str, what: str) -> DataError:
-        """The error for a damaged file of the store."""
+        """Return the error for a damaged file of the store."""
         return DataError(f"{self.folder / name} is damaged: {what}. Delete {self.folder} and embed again.")
 
     def _check_features(self) -> None:
@@ -164,7 +164,7 @@ class Store:
 
 
 def is_store(path: str | Path) -> bool:
-    """Whether a path is a complete store."""
+    """Return whether a path is a complete store."""
     return (Path(path) / MANIFEST).is_file()
 
 
@@ -177,7 +177,7 @@ def open_store(folder: Path) -> Store:
 
 
 def store_files(store: Store) -> list[str]:
-    """The files of a store, without its manifest."""
+    """Return the files of a store, without its manifest."""
     return [FEATURES, *([LABELS] if store.has_labels else []), PLACES]
 
 
@@ -221,7 +221,7 @@ def _kind(array: NDArray[Any]) -> str:
 
 
 def transform_differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
-    """The differences between two transforms, as text; what a transform does not name has its former value."""
+    """Return the differences between two transforms, as text; a setting that is missing has its former value."""
     former = {"transform": 1, "interpolation": DEFAULT_INTERPOLATION}
     before, now = ({**former, **each} if "size" in each else dict(each) for each in (found, wanted))
     names = {"transform": "version"}

@@ -18,7 +18,7 @@ class StoredImages:
         self._image_of_row = store.image_of_row()
 
     def fetch(self, row: int, place: str) -> Stored:
-        """The image of a row as it is stored; `place` is its path in the store."""
+        """Return the image of a row as it is stored; `place` is its path in the store."""
         if self._data is None and Path(place).is_file():
             return read_file(Path(place))
         return self._source.fetch(int(self._image_of_row[row]))

@@ -58,7 +58,7 @@ def write_parquet(store: Store) -> Path:
 
 
 def require_pyarrow(what: str) -> tuple[Any, Any]:
-    """Import pyarrow and pyarrow.parquet; if they are not installed, the error names `what` needs them."""
+    """Import pyarrow and pyarrow.parquet; if they are not installed, the error says that `what` needs them."""
     try:
         import pyarrow as pa  # noqa: PLC0415 - optional
         import pyarrow.parquet as pq  # noqa: PLC0415
@@ -76,7 +76,7 @@ def _rows(store: Store) -> Iterator[tuple[list[str], list[list[str]], Features]]
 
 
 def _names(labels: NDArray[Any] | None, classes: tuple[str, ...], count: int) -> list[list[str]]:
-    """The names of the classes of every image."""
+    """Return the names of the classes of every image."""
     if labels is None:
         return [[] for _ in range(count)]
     if labels.ndim == 1:

@@ -1,9 +1,9 @@
-"""Files that are written whole or not at all, and what a killed process leaves behind.
+"""Atomic writes of files and folders, and what a killed process leaves behind.
 
 Everything that CARP writes under a final name is first written next to it under a temporary name, synced and then
 renamed. Every process has temporary names of its own, so that two that write the same path do not disturb each other;
-the last one to finish wins. A process that is killed leaves a file or folder whose name begins with `.unfinished-`. The
-next process that writes into the folder removes it, and no command mistakes it for a user's file.
+the last one to finish takes effect. A process that is killed leaves a file or folder whose name begins with
+`.unfinished-`. The next process that writes into the folder removes it, and no command mistakes it for a user's file.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
     path = path.resolve() if path.is_symlink() else path
     _sweep(path.parent)
     beside = _beside(path, f"{UNFINISHED}{_writer()}-")
-    for left in (beside, _beside(path, UNFINISHED)):  # the second is what earlier versions left
+    for left in (beside, _beside(path, UNFINISHED)):  # the second is a leftover of earlier versions
         remove(left)
     old = _beside(path, _OLD)
     if old.exists() and not path.exists():  # a writer was killed between two renames
@@ -58,18 +58,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
-    """Replace a file whole or not at all; text is written as UTF-8."""
+    """Replace a file atomically; text is written as UTF-8."""
     with replacing(path) as beside:
         beside.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether a path is what a killed writer left behind."""
+    """Return whether a path is a leftover of a killed writer."""
     return path.name.startswith(UNFINISHED)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what killed writers left in a folder, except what a running process is writing."""
+    """Remove the leftovers of killed writers from a folder, except those that a running process is writing."""
     with suppress(OSError):  # a folder that cannot be changed stays as it is
         for path in list(folder.iterdir()):
             if is_unfinished(path) and not _is_being_written(path):
@@ -86,7 +86,7 @@ def remove(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
+    """Sync a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -102,7 +102,7 @@ def _beside(path: Path, prefix: str) -> Path:
 
 
 def _take_place(beside: Path, path: Path) -> None:
-    """Rename. A folder that is replaced is first renamed itself, as one cannot be removed in a single step."""
+    """Rename. A folder that is replaced is first renamed, because it cannot be removed in a single step."""
     old = _beside(path, _OLD)
     if not path.is_dir():
         beside.replace(path)
@@ -129,7 +129,7 @@ def _sync_all(path: Path) -> None:
 def _sweep(folder: Path) -> None:
     """Remove leftovers from a folder when this process first writes there; listing it for every file would be slow.
 
-    Only names that `replacing` gives are removed, as the folder may be a user's.
+    Only names that `replacing` creates are removed, because the folder may be a user's.
     """
     place = folder.absolute()
     if place in _swept:
@@ -142,7 +142,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _writer() -> str:
-    """The process, the machine and, outside the main thread, the thread that writes: part of a temporary name."""
+    """Return the writer for a temporary name: process, machine and, outside the main thread, thread."""
     thread = threading.current_thread()
     number = "" if thread is threading.main_thread() else f".{threading.get_native_id()}"
     return f"{os.getpid()}.{_machine()}{number}"
@@ -153,7 +153,7 @@ def _machine() -> str:
 
 
 def _is_being_written(path: Path) -> bool:
-    """Whether the writer that a temporary name carries is still at work; earlier versions left out the machine."""
+    """Return whether the writer in a temporary name is still running; earlier versions left out the machine."""
     number, *rest = path.name.removeprefix(UNFINISHED).partition("-")[0].split(".")
     if not number.isdecimal():
         return False

@@ -1,4 +1,4 @@
-"""Digests of files and JSON objects, and whether a file still matches its own."""
+"""Digests of files and JSON objects, and a check whether a file still matches its digest."""
 
 import hashlib
 import json
@@ -30,11 +30,11 @@ def digests_of(path: Path) -> dict[str, Any]:
 
 
 def damage_of(path: Path, expected: Mapping[str, Any], *, everything: bool = False) -> str | None:
-    """Describe how a file differs from what `digests_of` found when it was written; None if it does not.
+    """Describe how a file differs from its digests; None if it does not.
 
     Args:
         path: The file.
-        expected: What `digests_of` returned.
+        expected: The value that `digests_of` returned when the file was written.
         everything: Read all of a large file. Otherwise, if it has more than 16 chunks (64 MB), only its size and 16
             chunks are checked: the first, the last, and others evenly between.
     """

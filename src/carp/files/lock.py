@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class LockHeldError(Exception):
-    """Another process holds the lock; the message names it and since when, as far as known."""
+    """Another process holds the lock; the message names it and the time, as far as known."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Manifests: a JSON file that completes a folder and holds the digests of its other files and of itself.
 
 A feature store (`store.json`) and a search index (`index.json`) are such folders. The manifest is written last, so a
-folder that has one is complete. Manifests of versions that wrote no digests are read, too.
+folder that has one is complete. Manifests of versions that wrote no digests can still be read.
 """
 
 import json
@@ -24,9 +24,9 @@ class Manifest:
     name: str
     schema: int
     remedy: str
-    """What to do about a damaged folder, as a sentence; `{folder}` is its path."""
+    """The remedy for a damaged folder, as a sentence; `{folder}` is its path."""
     content: str
-    """What the folder holds, such as `features`."""
+    """The content of the folder, such as `features`."""
     command: str
     """The command that writes such a folder."""
 

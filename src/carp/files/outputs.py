@@ -1,7 +1,7 @@
 """Checks that a command can write its output, before the work starts rather than hours later.
 
-Permission bits are not enough: they allow the superuser everything, even on a read-only file system. So a nameless file
-is created for a moment where the output will be.
+Permission bits are not enough: they allow the superuser everything, even on a read-only file system. Therefore a
+nameless temporary file is created where the output will be.
 """
 
 import os

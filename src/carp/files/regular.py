@@ -1,6 +1,6 @@
 """Open and read files that a user names: regular files only, up to an expected size.
 
-Opening a named pipe waits for a writer that may never come, and reading a device may never end. Every problem is an
+Opening a named pipe waits for a writer that may never appear, and reading a device may never end. Every problem is an
 `OSError` whose `strerror` is the reason, so that callers handle it like a missing file.
 """
 

@@ -12,7 +12,7 @@ NO_DIGEST = "written by a version without digests: only its form was checked"
 
 
 def judge(path: Path, check: Callable[[], object], sound: Verdict = "ok", detail: str = "") -> Checked:
-    """The verdict of a function that raises if the file is damaged; `sound` if it does not raise."""
+    """Return the verdict of a function that raises if the file is damaged; `sound` if it does not raise."""
     try:
         check()
     except Exception as error:  # a damaged file can fail in any way inside its reader
@@ -24,7 +24,7 @@ def judge(path: Path, check: Callable[[], object], sound: Verdict = "ok", detail
 def judge_complete(
     manifest: Path, read: Callable[[], tuple[bool, Mapping[str, Callable[[], object]]]]
 ) -> Iterator[Checked]:
-    """Verdicts on a manifest and the files that it completes.
+    """Yield verdicts on a manifest and the files that it completes.
 
     Args:
         manifest: The manifest.

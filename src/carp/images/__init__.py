@@ -1,1 +1,1 @@
-"""Where images come from and how they reach the model."""
+"""Images: sources, decoding, views and loading."""

@@ -1,4 +1,4 @@
-"""What a source knows about its images, as a few arrays in one file that worker processes map instead of copying.
+"""The index of a source: a few arrays in one file, which worker processes map instead of copying.
 
 A million paths are one run of bytes and one array of ends, never a list of strings: reading a list changes the
 reference counts of its strings, so every worker would soon hold its own copy.
@@ -26,11 +26,11 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 class Texts(Sequence[str]):
-    """A sequence of texts that are built when they are read."""
+    """A sequence of texts that are created on access."""
 
     @abstractmethod
     def text(self, place: int) -> str:
-        """The text at a position, counted from 0."""
+        """Return the text at a position, counted from 0."""
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -51,12 +51,12 @@ class Strings(Texts):
         return len(self._ends)
 
     def text(self, place: int) -> str:
-        """The text at a position, counted from 0."""
+        """Return the text at a position, counted from 0."""
         start = int(self._ends[place - 1]) + 1 if place else 0
         return self._blob[start : int(self._ends[place])].tobytes().decode("utf-8", "surrogateescape")
 
     def raw(self, places: NDArray[np.int64]) -> list[bytes]:
-        """The texts at many positions, as bytes."""
+        """Return the texts at many positions, as bytes."""
         ends = self._ends[places].tolist()
         starts = np.where(places > 0, self._ends[places - 1] + 1, 0).tolist()
         everything = self._blob.data
@@ -64,26 +64,26 @@ class Strings(Texts):
 
 
 def pack(texts: Collection[str]) -> bytes:
-    """The bytes of a `Strings`; the bytes of two can be concatenated."""
+    """Return the bytes of a `Strings`; the bytes of two can be concatenated."""
     joined = "\0".join(texts)
     return f"{joined}\0".encode("utf-8", "surrogateescape") if texts else b""
 
 
 def strings_arrays(name: str, packed: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays of a `Strings` under its name in an index."""
+    """Return the arrays of a `Strings` under its name in an index."""
     blob = np.frombuffer(packed, dtype=np.uint8)
     return {name: blob, f"{name}_ends": np.flatnonzero(blob == 0).astype(np.int64)}
 
 
 @dataclass
 class Index:
-    """Arrays, and what they were made from.
+    """Arrays, and the data that they describe.
 
     Attributes:
         of: The kind and the absolute path of the data; a stored index is found by it.
-        about: Small facts that fit into JSON.
-        arrays: By name.
-        file: Where it is stored, if it is; then a copy for another process is only this path.
+        about: Small values, stored as JSON.
+        arrays: The arrays by name.
+        file: The file, if it is stored; a copy for another process is then only this path.
     """
 
     of: str
@@ -92,11 +92,11 @@ class Index:
     file: Path | None = field(default=None, compare=False)
 
     def strings(self, name: str) -> Strings:
-        """Texts that were added with `strings_arrays`."""
+        """Return the texts that were added with `strings_arrays`."""
         return Strings(self.arrays[name], self.arrays[f"{name}_ends"])
 
     def fingerprint(self, *names: str) -> str:
-        """A hash of these arrays."""
+        """Return a hash of these arrays."""
         digest = hashlib.sha256()
         for name in names:
             digest.update(f"{name} {self.arrays[name].dtype} {len(self.arrays[name])}\n".encode())
@@ -104,7 +104,7 @@ class Index:
         return digest.hexdigest()
 
     def kept(self, folder: Path) -> Self:
-        """Store it in a folder, where `find_index` finds it; if that fails, it stays in memory."""
+        """Store the index in a folder for `find_index`; if that fails, it stays in memory."""
         if self.file is not None:
             return self
         file = _file_of(self.of, folder)
@@ -132,13 +132,13 @@ class Index:
 
 
 class IndexedSource(Source):
-    """A source whose knowledge of its images is an `Index`: a copy for another process is no more than the index."""
+    """A source that is described by an `Index`: to send it to another process, only the index is copied."""
 
     _FROM_INDEX: ClassVar[frozenset[str]] = frozenset()
     index: Index
 
     def _set(self, index: Index) -> None:
-        """Take an index; subclasses take its arrays too, all of them into attributes named in `_FROM_INDEX`."""
+        """Set the index; subclasses also store its arrays, in the attributes named in `_FROM_INDEX`."""
         self.index, self.fingerprint = index, str(index.about["fingerprint"])
         self.classes = tuple(index.about["classes"])
 
@@ -155,7 +155,7 @@ class IndexedSource(Source):
 
 
 def find_index(folder: Path | None, of: str) -> Index | None:
-    """The stored index of some data; None if there is none, or if it is damaged or from another version."""
+    """Return the stored index of some data; None if there is none, or if it is damaged or from another version."""
     if folder is None:
         return None
     file = _file_of(of, folder)
@@ -196,12 +196,12 @@ def _write(file: Path, head: dict[str, Any], arrays: Arrays) -> None:
 
 
 def _read(file: Path, *, check: bool = False) -> tuple[dict[str, Any], Arrays]:
-    """The head and the memory-mapped arrays; `check` reads the whole file and raises ValueError if it is damaged."""
+    """Return the head and the memory-mapped arrays; `check` reads the whole file and raises ValueError on damage."""
     with file.open("rb") as opened:
         line = opened.readline()
     head = json.loads(line)
     if not isinstance(head, dict) or head.pop("form", None) != _FORM:
-        raise ValueError("it has another format")
+        raise ValueError("it has a different format")
     places, length, checksum = head.pop("arrays"), head.pop("bytes"), head.pop("crc32")
     if file.stat().st_size != len(line) + length:
         raise ValueError("its length has changed")

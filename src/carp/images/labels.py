@@ -1,4 +1,4 @@
-"""Labels: class numbers from words, and the errors for labels that are missing or of another form."""
+"""Labels: class numbers from words, and the errors for labels that are missing or have the wrong form."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,11 +10,11 @@ from carp.errors import DataError
 
 
 class Named(Protocol):
-    """Images or their features: what has a name, and perhaps labels."""
+    """Images or features: anything with a name and possibly labels."""
 
     @property
     def name(self) -> str:
-        """What messages and results call it."""
+        """The name in messages and results."""
 
     @property
     def labels(self) -> NDArray[np.int64] | None:
@@ -26,21 +26,21 @@ class Named(Protocol):
 
 
 def number_classes(words: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """One class index per word, and the names of the classes: numbers in their order, otherwise alphabetically."""
+    """Return one class index per word, and the class names: numbers in their order, otherwise alphabetically."""
     names = sorted(set(words))
     if all(name.isascii() and name.isdecimal() for name in names):
-        names.sort(key=lambda name: (len(digits := name.lstrip("0")), digits, name))  # `int` refuses 5,000 digits
+        names.sort(key=lambda name: (len(digits := name.lstrip("0")), digits, name))  # `int` rejects 5,000 digits
     number = {name: i for i, name in enumerate(names)}
     return np.fromiter((number[word] for word in words), dtype=np.int64, count=len(words)), tuple(names)
 
 
 def unlabelled(source: Named) -> DataError:
-    """The error for images without labels where they are needed."""
+    """Return the error for images without labels where they are needed."""
     return DataError(f"{source.name} has no labels: {source.label_remedy}.")
 
 
 def single_labels(source: Named, what: str = "k-NN") -> NDArray[np.int64]:
-    """One class index per image, [N], which `what` needs; an error if there are no labels, or several per image."""
+    """Return one class index per image, [N]; raise an error that names `what` if an image has no label or several."""
     if source.labels is None:
         raise unlabelled(source)
     if source.labels.ndim > 1:

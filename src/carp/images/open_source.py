@@ -1,4 +1,4 @@
-"""Open images, wherever they are, as a `Source`. No kind of source is named here: each says what it claims."""
+"""Open images, wherever they are, as a `Source`. No kind of source is named here: each one declares what it claims."""
 
 import os
 from pathlib import Path
@@ -60,7 +60,7 @@ def open_images(
     download: bool = False,
     index: Path | None = None,
 ) -> Source:
-    """As `open_source`, for a command: with progress while images are found, and a warning about what was skipped."""
+    """Do the same for a command: show progress while images are found, and warn about skipped files."""
     with display.counting("finding images", None) as progress:
         source = open_source(data, kind=kind, root=root, download=download, index=index, progress=progress)
     for note in source.notes:
@@ -78,12 +78,14 @@ def check_exists(text: str) -> None:
 
 
 def split_kind(text: str, kind: str = AUTO) -> tuple[str, str]:
-    """The kind and the rest of `KIND:REST`; the given kind and the text itself where no kind is a prefix."""
+    """Return the kind and the rest of `KIND:REST`; the given kind and the text itself where no kind is a prefix."""
     prefix, colon, rest = text.partition(":")
     if not colon or prefix not in kinds_by_word() or os.path.exists(text):  # noqa: PTH110 - also for names that are too long
         return kind, text
     if kind not in {AUTO, prefix}:
-        raise DataError(f"source is '{kind}', but the data are {text}. Set source=auto, or leave out the prefix.")
+        raise DataError(
+            f"source is '{kind}', but the data is given as {text}. Set source=auto, or leave out the prefix."
+        )
     return prefix, rest
 
 
@@ -103,12 +105,12 @@ def _claiming(data: object) -> type[Source]:
         raise DataError(_unclaimed(str(data)))
     raise DataError(
         f"cannot read images from a {type(data).__name__}: give a path, an array [N, H, W, 3], or a dataset with "
-        "a length and items by number."
+        "a length and integer indexing."
     )
 
 
 def _unclaimed(text: str) -> str:
-    """What is wrong with a path that no kind claims, and what to give instead."""
+    """Return what is wrong with a path that no kind claims, and what to give instead."""
     path = as_path(text)
     if path.is_file():
         return f"{text} is a file, {_instead_of(path)}."
@@ -118,13 +120,13 @@ def _unclaimed(text: str) -> str:
         return f"cannot infer the kind of {text}: give names with a suffix such as .tar, or set source=KIND."
     kinds = kinds_by_word()
     prefix, colon, rest = text.partition(":")
-    examples = [kind.example for kind in kinds.values() if kind.example][::-1]  # what claims most comes first
+    examples = [kind.example for kind in kinds.values() if kind.example][::-1]  # the kind that claims most comes first
     close = nearest(prefix, kinds).replace("'?", f":{rest}'?") if colon else nearest(text, examples)
     return f"there is no folder {text}.{close} Give {', '.join(examples[:-1])} or {examples[-1]}."
 
 
 def _instead_of(file: Path) -> str:
-    """What to give instead of a file that is not a source."""
+    """Return what to give instead of a file that is not a source."""
     suffix = file.suffix.lower()
     if suffix in SUFFIXES:
         return f"one image: give the folder that holds the images, e.g. {file.parent}"

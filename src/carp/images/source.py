@@ -1,9 +1,9 @@
-"""What an image source is: a length, `fetch` for one image as it is stored, and perhaps labels.
+"""The contract of an image source: a length, `fetch` for one image as it is stored, and possibly labels.
 
 A new kind of source is one file in `images/sources/`: a subclass of `Source` that sets `kind`, defines `open`,
 `__len__`, `fetch` and `place`, and sets `name` and `fingerprint` on its objects. Everything else has a default. The
-class registers itself, and from then on `open_source`, `source=KIND`, `KIND:REST`, every command and the error messages
-that list the kinds know it. A class defined anywhere else works as well, as soon as its module is imported.
+class registers itself; from then on it is available to `open_source`, `source=KIND`, `KIND:REST`, every command and the
+error messages that list the kinds. A class defined anywhere else works as well, as soon as its module is imported.
 """
 
 import importlib
@@ -36,14 +36,14 @@ def lazy(compute: Callable[[Any], T]) -> T:
 
 
 class MapStyle(Sized, Protocol):
-    """A map-style dataset: a length, and items by number."""
+    """A map-style dataset: a length and integer indexing."""
 
     def __getitem__(self, index: int, /) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What a caller of `open_source` may ask for besides the data; each kind uses what concerns it.
+    """Options of `open_source` besides the data; each kind uses those that concern it.
 
     Attributes:
         root: Folder of datasets.
@@ -61,30 +61,30 @@ class Opening:
 class Source(ABC):
     """An indexable collection of images.
 
-    What the class says:
+    Declared by the class:
 
     Attributes:
-        kind: The word in `source=KIND` and `KIND:REST`. Empty: opened from Python objects only. A class that sets it is
-            registered; one that does not is not.
+        kind: The word in `source=KIND` and `KIND:REST`. Empty: opened from Python objects only. Only classes that set
+            it are registered.
         example: How a user writes data of this kind, for error messages and help: "a folder of images".
         suffixes: File names with one of these endings, in lower case, are of this kind.
         claim_order: `open_source` asks the kinds in this order whether they claim data whose kind is not given; kinds
             with the same number are asked in alphabetical order.
         label_remedy: How a source of this kind gets labels, as an imperative: the end of an error message.
 
-    What an object knows; a subclass sets these, or computes them when they are needed with `lazy`:
+    Known to an object; a subclass sets these, or computes them when they are needed with `lazy`:
 
     Attributes:
-        name: What messages and results call it.
+        name: Its name in messages and results.
         fingerprint: Changes when the images change.
         labels: One class index per image, [N]; or [N, C] where an image may show several classes, 1 for each that it
             shows. None without labels.
         classes: The names of the classes; empty without labels.
         groups: The number of images in each shard, where images are best read shard by shard: `order.py` then shuffles
-            shards, and the images of a few of them. None where any order is as good as another.
+            shards, and the images of a few of them. None if the order does not matter.
         window: The largest number of images that can be shuffled together cheaply; None for any number.
-        notes: One line for each thing that was skipped when the source was opened.
-        skipped: How many files that are not images there are, by suffix.
+        notes: One line for each kind of entry that was skipped when the source was opened.
+        skipped: The number of files that are not images, by suffix.
     """
 
     kind: ClassVar[str] = ""
@@ -109,7 +109,7 @@ class Source(ABC):
 
     @classmethod
     def claims(cls, data: object) -> bool:
-        """Whether data whose kind is not given are of this kind: by default, whether they are named like it."""
+        """Whether data whose kind is not given are of this kind: by default, whether their suffix is one of its own."""
         return is_text(data) and str(data).lower().endswith(tuple(cls.suffixes)) and not as_path(data).is_dir()
 
     @classmethod
@@ -122,14 +122,14 @@ class Source(ABC):
 
     @abstractmethod
     def fetch(self, index: int) -> Stored:
-        """One image as it is stored: the bytes of an encoded file, or RGB bytes [H, W, 3]."""
+        """Return one image as it is stored: the bytes of an encoded file, or RGB bytes [H, W, 3]."""
 
     @abstractmethod
     def place(self, index: int) -> str:
-        """Where an image is, for messages: a path, or another description that a person can follow."""
+        """Return where an image is, for messages: a path, or another description that people understand."""
 
     def short_name(self, index: int) -> str:
-        """What a list calls an image: its path relative to the source, where there is one."""
+        """Return the name of an image in a list: its path relative to the source, if it has one."""
         return self.place(index)
 
     def keep_index(self, folder: Path) -> None:  # noqa: B027 - a kind without an index has nothing to store
@@ -137,7 +137,7 @@ class Source(ABC):
 
 
 class SourceLike(Protocol):
-    """An object of the user's own that `open_source` accepts: at least a length, `fetch` and `place`."""
+    """A user-defined object that `open_source` accepts: at least a length, `fetch` and `place`."""
 
     def __len__(self) -> int: ...
 
@@ -152,33 +152,33 @@ Openable = str | Path | Pixels | MapStyle | SourceLike | Source
 
 
 def read(source: Source, index: int) -> Pixels:
-    """RGB bytes [H, W, 3] of one image."""
+    """Return RGB bytes [H, W, 3] of one image."""
     return decode(source.fetch(index), source.place(index))
 
 
 def is_text(data: object) -> bool:
-    """Whether data are a path or a word, not a Python object that holds images."""
+    """Return whether data are a path or a word, not a Python object that holds images."""
     return isinstance(data, str | Path)
 
 
 def as_path(data: object) -> Path:
-    """Data as a path, with `~` expanded."""
+    """Return data as a path, with `~` expanded."""
     return Path(str(data)).expanduser()
 
 
 def all_kinds() -> list[type[Source]]:
-    """Every kind of source, in the order in which `open_source` asks them."""
+    """Return every kind of source, in the order in which `open_source` asks them."""
     _import_kinds()
     return sorted(_REGISTERED.values(), key=lambda kind: (kind.claim_order, kind.kind))
 
 
 def kinds_by_word() -> dict[str, type[Source]]:
-    """The kinds that `source=KIND` and `KIND:REST` may name."""
+    """Return the kinds that `source=KIND` and `KIND:REST` may name."""
     return {kind.kind: kind for kind in all_kinds() if kind.kind}
 
 
 def is_collection(file: Path) -> bool:
-    """Whether a file holds or lists many images, by its name."""
+    """Return whether a file holds or lists many images, by its name."""
     return any(file.name.lower().endswith(tuple(kind.suffixes)) for kind in all_kinds())
 
 

@@ -1,4 +1,4 @@
-"""Batch norm over the images of all processes, so that the result does not depend on how many share a batch.
+"""Batch norm over the images of all processes, so that the result does not depend on the number of processes.
 
 CUDA uses torch's own implementation, which does not support other devices. The one in this module exchanges the means
 and variances of all processes once in the forward pass, and two sums over the gradient once in the backward pass.

@@ -1,4 +1,4 @@
-"""How certain assignments are: without a temperature, the loss itself decides how sharp they become.
+"""How certain assignments are: without a temperature, the loss itself determines how sharp they become.
 
 Shapes: M embeddings, D embedding, K prototypes, P blocks, N prototypes in a block.
 """
@@ -17,9 +17,9 @@ class Certainty(NamedTuple):
     """Means over embeddings and blocks."""
 
     largest: float
-    """Of the largest assignment in a block: 1 / N if assignments are uniform, 1 if they are certain."""
+    """Mean of the largest assignment in a block: 1 / N if assignments are uniform, 1 if they are certain."""
     entropy: float
-    """Of the entropy of an assignment relative to its limit ln N: 1 if uniform, 0 if certain."""
+    """Mean entropy of an assignment relative to its limit ln N: 1 if uniform, 0 if certain."""
 
 
 @torch.no_grad()

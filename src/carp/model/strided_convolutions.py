@@ -1,4 +1,4 @@
-"""A way around a fault of oneDNN in 1×1 convolutions of few channels with a stride.
+"""Works around a bug of oneDNN in strided 1×1 convolutions with few channels.
 
 With images in channels-last layout on a CPU, the gradient of such a convolution's weights is written past the end of a
 workspace if it has fewer input channels than a vector register has numbers: 8 with AVX2, 16 with AVX-512

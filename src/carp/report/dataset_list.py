@@ -1,4 +1,4 @@
-"""The table of `carp datasets` as text, with how to open or get each dataset."""
+"""The table of `carp datasets` as text, with instructions to open or get each dataset."""
 
 import shlex
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _HEADINGS = {"present": "present", "broken": "broken", "absent": "to get"}
 
 
 def describe_datasets(listed: Sequence[ListedDataset], root: Path | None) -> str:
-    """One row per dataset; for a folder `root`, also how to name what it holds and how to get the rest."""
+    """Return one row per dataset; for a folder `root`, also how to open its datasets and get the others."""
     table = Table(title="Datasets of the paper's evaluation")
     for name in ("name", "title" if root is None else "state", "classes", "train + test", "metric", "GB"):
         table.add_column(name, justify="right" if name in {"classes", "train + test", "GB"} else "left", no_wrap=True)
@@ -39,7 +39,7 @@ def describe_datasets(listed: Sequence[ListedDataset], root: Path | None) -> str
 
 
 def how_to_get(listed: ListedDataset, root: Path) -> str:
-    """How to open a dataset that is in a folder, or how to get it there."""
+    """Return how to open a dataset that is in a folder, or how to get it there."""
     row, presence = listed.dataset, listed.found
     assert presence is not None
     if presence.state == "present":
@@ -59,7 +59,7 @@ def how_to_get(listed: ListedDataset, root: Path) -> str:
 
 
 def _in_double_quotes(code: str) -> str:
-    """Quote code for a shell. Unlike with `shlex.quote`, single quotes inside stay readable."""
+    """Quote code for a shell. Unlike `shlex.quote`, this keeps single quotes inside readable."""
     for special in ("\\", '"', "$", "`"):
         code = code.replace(special, f"\\{special}")
     return f'"{code}"'

@@ -1,4 +1,4 @@
-"""The plan of `carp eval paper` as text: the time of every table, and how to get the data that are missing."""
+"""The plan of `carp eval paper` as text: the time of every table, and how to get the missing data."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ def describe_plan(groups: Mapping[str, Sequence[Evaluation]], root: Path) -> lis
     """Return one line per group of tables, the total, and one line per dataset that is missing or cannot be read.
 
     Args:
-        groups: The evaluations of tables that share them, by the names of these tables; in the order in which they run.
+        groups: Evaluations by the names of the tables that share them, in the order in which they run.
         root: The folder of datasets.
     """
     table = Table(title="Tables of the paper, the quickest first")

@@ -12,7 +12,7 @@ TABLE, VALUES, PLOT = "table.md", "table.csv", "plot.png"
 
 
 def write_study(study: Study, *, warn: Callable[[str], None]) -> None:
-    """Write the table of the finished jobs, and draw them; nothing if there are none."""
+    """Write the table and the plot of the finished jobs; nothing if there are none."""
     if not study.rows:
         return
     try:

@@ -1,4 +1,4 @@
-"""The plot of a study: k-NN and the deviation of the seeds, the paper's values next to it, and kl_to_uniform."""
+"""The plot of a study: k-NN with the deviation over seeds, the paper's values, and kl_to_uniform."""
 
 import math
 import statistics
@@ -66,7 +66,7 @@ def plot_study(study: Study, path: Path) -> None:
 
 
 class _Places:
-    """Where the values of a study stand on the horizontal axis."""
+    """The positions of the values of a study on the horizontal axis."""
 
     def __init__(self, study: Study) -> None:
         values = sorted({(row.point.place, row.point.value) for row in study.rows})
@@ -78,11 +78,11 @@ class _Places:
         return self._x[row.point.value]
 
     def beside(self, number: int, count: int) -> float:
-        """Shift of a line, so that the bars of several lines do not cover each other."""
+        """Return the shift of a line that keeps the error bars of several lines apart."""
         return 0.012 * self._width * (number - (count - 1) / 2)
 
     def label(self, axis: Any, *, published: bool) -> None:
-        """Label the values; those of the paper may be others, such as epochs."""
+        """Label the values; those of the paper may differ, for example in epochs."""
         turned = len(self._x) > _MANY
         names = [self._names[value][published].replace("->", "→") for value in self._x]
         axis.set_xticks(
@@ -104,7 +104,7 @@ def _position(scale: str, number: int, place: float) -> float:
 
 
 def _own_lines(study: Study, places: _Places) -> list[_Line]:
-    """Both branches; with several variants, one line for each, of the teacher where there is one."""
+    """Return a line for each branch; with several variants, one line per variant, of the teacher if there is one."""
     if len(study.variants) > 1:
         return [
             _own_line(study.of_variant(variant), "", variant, colour, places)
@@ -189,7 +189,7 @@ def _tidy(axis: Any, lines: Sequence[_Line], *, limited: bool) -> None:
 
 
 def _leave_out_collapsed(axis: Any, lines: Sequence[_Line]) -> None:
-    """Mark values far below all others at the lower edge, with their numbers."""
+    """Mark values far below all others with their numbers at the lower edge."""
     values = [y for line in lines for y in line.y]
     if not values:
         return

@@ -26,7 +26,7 @@ _DOUBT = (
 
 
 def describe_weights(methods: Sequence[Method]) -> str:
-    """A table of the methods with their published numbers, and notes."""
+    """Return a table of the methods with their published numbers, and notes."""
     table = Table(title="Weights that CARP reads")
     table.add_column("name", no_wrap=True)
     table.add_column("method", no_wrap=True)
@@ -51,7 +51,7 @@ def describe_weights(methods: Sequence[Method]) -> str:
 
 
 def describe_weights_file(found: ForeignWeights | CarpExport) -> str:
-    """What is loaded from a file, and what is left over."""
+    """Describe what is loaded from a file, and what is left over."""
     if isinstance(found, CarpExport):
         return _describe_export(found)
     method = found.method
@@ -63,16 +63,16 @@ def describe_weights_file(found: ForeignWeights | CarpExport) -> str:
         f"left over   {_few(found.leftovers)}",
     ]
     lines += [f"unexpected  {_few(found.unexpected)}"] if found.unexpected else []
-    lines += [f"beside      {_few(found.beside)}"] if found.beside else []
+    lines += [f"others      {_few(found.beside)}"] if found.beside else []
     lines += [f"note        {method.note}"] if method.note else []
-    lines += [f"doubt       {_DOUBT.format(path=found.path)}"] if _may_be_converted(found) else []
+    lines += [f"caution     {_DOUBT.format(path=found.path)}"] if _may_be_converted(found) else []
     lines += [f"source      {method.source}"]
     lines += [f"choose      {_choice(found)}"] if found.also else []
     return "\n".join(lines)
 
 
 def published_numbers(method: Method) -> dict[str, float]:
-    """The numbers that the paper published for a method, in percent."""
+    """Return the published numbers of a method, in percent."""
     _, cells = published()
     row = Row(method.paper, epochs=method.epochs, published=True, compared=method.paper != "Supervised")
     found = {name: cells.get((row, column)) for name, column in _PUBLISHED.items()}
@@ -80,7 +80,7 @@ def published_numbers(method: Method) -> dict[str, float]:
 
 
 def num_parameters(found: ForeignWeights) -> int:
-    """Parameters of the encoder in a file."""
+    """Return the number of parameters of the encoder in a file."""
     return sum(tensor.numel() for name, tensor in found.tensors.items() if "running_" not in name)
 
 
@@ -89,16 +89,16 @@ def _may_be_converted(found: ForeignWeights) -> bool:
 
 
 def _choice(found: ForeignWeights) -> str:
-    """What to do where several methods have files like this one."""
+    """Explain what to do if several methods have files like this one."""
     others = ", ".join(found.also)
     return (
-        f"{others}: files of the same layout, and the same features. Only the name in tables differs: give the one "
-        f"that you downloaded, e.g. {found.also[0]}:{found.path}"
+        f"{others}: their files have the same layout and give the same features. Only the name in tables differs: "
+        f"name the one that you downloaded, e.g. {found.also[0]}:{found.path}"
     )
 
 
 def _describe_export(found: CarpExport) -> str:
-    """An encoder of a run; it is built, so that what is printed is known to load."""
+    """Describe the exported encoder of a run; it is built first, so that it is known to load."""
     about, origin = found.about, found.about.origin
     encoder = build_own(found)
     options = f" with {json.dumps(about.options)}" if about.options else ""
@@ -116,9 +116,9 @@ def _describe_export(found: CarpExport) -> str:
 
 def _normalisation(method: Method) -> str:
     if method.mean == (0, 0, 0):
-        return "trained on pixels between 0 and 1 (translated from ImageNet's mean and deviation)"
+        return "trained on pixels between 0 and 1 (converted from ImageNet's mean and deviation)"
     if method.mean == (0.5, 0.5, 0.5):
-        return "trained with mean and deviation 0.5 (translated from ImageNet's)"
+        return "trained with mean and deviation 0.5 (converted from ImageNet's)"
     return "ImageNet's mean and deviation"
 
 

@@ -73,7 +73,7 @@ def _kind(path: Path) -> str:
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < size:
         return "safetensors"
     if head[257:262] == b"ustar":
-        raise CheckpointError(f"{path} is a tar archive. Unpack it and give the file with the weights inside.")
+        raise CheckpointError(f"{path} is a tar archive. Unpack it and give the weights file that it contains.")
     raise CheckpointError(
         f"{path} is not a weights file: it begins with {head[:8]!r}. Give a file written by torch.save or safetensors."
     )
@@ -96,7 +96,7 @@ def _zip(path: Path) -> Any:
         first = next(iter(archive.members), "nothing")
         raise CheckpointError(
             f"{path} is a ZIP archive that torch.save did not write (it contains {first[:80]}). Unpack it and give the "
-            "file with the weights inside."
+            "weights file that it contains."
         )
     root = name.removesuffix("data.pkl")
     if f"{root}byteorder" in archive.members and archive.read(f"{root}byteorder") != b"little":

@@ -1,7 +1,7 @@
 """The names in PyTorch's pickles: tensors become views of the file, other objects become empty placeholders.
 
 Classes that people store with their weights (NumPy scalars, paths, configurations) are replaced by empty objects, and
-special dictionaries by plain ones. Of an `argparse.Namespace`, the plain values are kept. A file with any other name is
+special dictionaries by plain ones. An `argparse.Namespace` keeps its plain values. A file with any other name is
 refused.
 """
 
@@ -156,7 +156,7 @@ class TorchNames:
             return storage
         numbers = [offset, *size, *stride] if isinstance(size, tuple) and isinstance(stride, tuple) else [None]
         if not isinstance(storage, Tensor) or not all(type(n) is int and 0 <= n < 2**62 for n in numbers):
-            raise Damaged("a tensor has no storage, or its shape is not made of integers")
+            raise Damaged("a tensor has no storage, or its shape does not consist of integers")
         if len(size) != len(stride) or len(size) > _DIMENSIONS:
             raise Damaged("a tensor has too many dimensions, or a different number of strides")
         last = offset + sum((side - 1) * step for side, step in zip(size, stride, strict=True))
@@ -177,7 +177,7 @@ class TorchNames:
 
     def _from_type(self, function: Any, _type: Any, arguments: Any, _state: Any) -> Any:
         if not isinstance(function, Named) or function.name not in self._calls or not isinstance(arguments, tuple):
-            raise Refused("it creates a tensor in a way that torch.save does not write")
+            raise Refused("it creates a tensor in a way that torch.save never uses")
         return self._calls[function.name](*arguments)
 
 
@@ -192,7 +192,7 @@ def _mapping(pairs: Any, budget: Budget) -> StateDict:
     made = StateDict()
     for pair in pairs if isinstance(pairs, list | tuple) else ():
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise Damaged("a dictionary is not made of pairs")
+            raise Damaged("a dictionary is not built from pairs")
         budget.charge(_MAPPING // 2)
         made[check_key(pair[0])] = pair[1]
     return made
@@ -200,7 +200,7 @@ def _mapping(pairs: Any, budget: Budget) -> StateDict:
 
 def _set(items: Any, budget: Budget) -> set[Any]:
     if not isinstance(items, list | tuple | set):
-        raise Damaged("a set is not made of a list")
+        raise Damaged("a set is not built from a list")
     budget.charge(_MAPPING + 100 * len(items))
     return {check_key(item) for item in items}
 

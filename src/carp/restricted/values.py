@@ -50,7 +50,7 @@ class _PlainValues:
 
 
 def _never(*_arguments: object) -> Any:
-    raise Refused("it creates an array in a way that NumPy does not write")
+    raise Refused("it creates an array in a way that NumPy never uses")
 
 
 def read_plain_pickle(raw: bytes, place: str) -> Any:

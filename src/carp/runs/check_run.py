@@ -32,7 +32,7 @@ def check_run_file(path: Path) -> Iterator[Checked]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a folder is a checkpoint, in a run or elsewhere."""
+    """Return whether a folder is a checkpoint, in a run or elsewhere."""
     if path in list_checkpoints(path.parent):
         return True
     return path.is_dir() and {"manifest.json", "tensors.safetensors"} <= {inside.name for inside in path.iterdir()}

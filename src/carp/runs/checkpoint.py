@@ -4,7 +4,7 @@ A checkpoint is a folder `step-00000123` with `tensors.safetensors` and `manifes
 name, synced, then renamed, so a folder of that name is complete. The manifest holds the SHA-256 of the tensors and of
 itself. A checkpoint that does not match is reported, and the one before it is used. Nothing is unpickled.
 
-The checkpoint of an epoch that is kept for good (a milestone) says so by its name: `step-00000123-epoch-25`.
+A checkpoint that is never removed (a milestone) is marked by its name: `step-00000123-epoch-25`.
 """
 
 import json
@@ -40,13 +40,13 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int, milestone: int | None = None) -> Path:
     """Write a checkpoint into `folder` and remove all but the newest `keep` and the milestones.
 
-    If anything fails, the folder holds what it held before.
+    If anything fails, the folder is unchanged.
 
     Args:
-        folder: Of the checkpoints.
+        folder: The folder of the checkpoints.
         checkpoint: The state after a step.
         keep: The number of checkpoints to keep.
-        milestone: The epoch that ends here, if its checkpoint is kept for good.
+        milestone: The epoch that ends here, if its checkpoint is never removed.
     """
     final = folder / (f"step-{checkpoint.step:08d}" + ("" if milestone is None else f"-epoch-{milestone}"))
     try:
@@ -78,7 +78,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int, milestone: int | No
 
 
 def is_milestone(path: Path) -> bool:
-    """Return whether a checkpoint is kept for good."""
+    """Return whether a checkpoint is never removed."""
     match = _NAME.fullmatch(path.name)
     return match is not None and match[2] is not None
 
@@ -103,7 +103,7 @@ def load(path: Path) -> Checkpoint:
             raise CheckpointError(f"{path} was altered: its manifest does not match its checksum.")
         if content["format"] != FORMAT:
             raise CheckpointError(
-                f"{path} has checkpoint format {content['format']}; this version of CARP reads {FORMAT}."
+                f"{path} has checkpoint format {content['format']}; this version of CARP reads {FORMAT}. Update CARP."
             )
         if sha256_of_file(path / _TENSORS) != content["tensors_sha256"]:
             raise CheckpointError(f"{path} is damaged: its tensors do not match their checksum.")

@@ -18,7 +18,7 @@ class Resources:
     cluster: str = "slurm"  # local: processes of this machine
     nodes: int = 1
     tasks: int = 1  # processes per node: one per GPU
-    gpus: int | None = None  # per node; as many as tasks when None
+    gpus: int | None = None  # per node; as many as tasks if None
     cpus: int = 8  # per process
     hours: float = 24.0
     partition: str | None = None
@@ -48,7 +48,7 @@ def parse_resources(text: str) -> Resources:
 
 @dataclass(frozen=True)
 class Job:
-    """A run as a cluster sees it: called in every process, and called again after a time limit or a preemption."""
+    """A run as a cluster job: called in every process, and called again after a time limit or a preemption."""
 
     train: Callable[[], object]
 

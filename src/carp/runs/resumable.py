@@ -1,6 +1,6 @@
-"""The one resumable loop behind everything that trains: pretraining, linear classifiers over images, detection.
+"""The resumable loop behind everything that trains: pretraining, linear classifiers over images, detection.
 
-It resumes from the newest intact state, takes step after step, saves on schedule, and stops on a signal after the
+It resumes from the newest intact state, runs step after step, saves on schedule, and stops on a signal after the
 current step. Several processes that share the work save and stop at the same step.
 """
 
@@ -39,7 +39,7 @@ class ResumableLoop(Generic[Batch]):
     """Takes the steps from `first_step` to `last_step` − 1.
 
     Args:
-        first_step: The number of steps that are done already.
+        first_step: The number of finished steps.
         last_step: The number of steps in total.
         batches: Yields the batches of steps `first … last − 1`, given (first, last).
         step: Takes one step, given its number and its batch.
@@ -47,8 +47,8 @@ class ResumableLoop(Generic[Batch]):
         save_seconds: The longest time between two saves.
         save_steps: The largest number of steps between two saves.
         must_save: Whether the state after this number of steps is saved in any case.
-        work_follows: Whether the last step is not the end of the command. A signal during the last step then stops the
-            command, too.
+        work_follows: Whether the command continues after the last step. If so, a signal during the last step stops the
+            command.
         progress: Called with (done, total) after every step.
         describe: Names a number of finished steps, for the message of an interruption.
         mark: A number that is the same in all processes that are in step with each other.
@@ -83,12 +83,12 @@ class ResumableLoop(Generic[Batch]):
                 if stopped_by and (self._done < self.last_step or self.work_follows):
                     raise self._interrupted(stopped_by)
                 self.progress(self._done, self.last_step)
-            if stop.number and self._done < self.last_step:  # it arrived while the next batch was awaited
+            if stop.number and self._done < self.last_step:  # it arrived while waiting for the next batch
                 self._save_progress()
                 raise self._interrupted(stop.number)
 
     def _batches(self) -> Generator[Batch]:
-        """Yield the batches that are left. If no more can be made, save what was done first."""
+        """Yield the remaining batches. If reading fails, save the finished steps first."""
         try:
             yield from self.batches(self.first_step, self.last_step)
         except DataError:
@@ -100,7 +100,7 @@ class ResumableLoop(Generic[Batch]):
         return by_steps or self.must_save(self._done) or time.monotonic() - saved_at >= self.save_seconds
 
     def _agree(self, stopped_by: int, due: bool) -> tuple[int, bool]:
-        """A signal to one process stops all of them at the same step; all save at once; and all must be in step."""
+        """Agree on stopping and saving, so that all processes do so at the same step; raise if they are out of step."""
         mark = self.mark()
         stopped_by, now, largest, smallest = distributed.all_reduce_max([stopped_by, due, mark, -mark])
         if largest != -smallest:

@@ -43,13 +43,13 @@ _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder that was opened, as it is now or as it was at the end of an epoch."""
+    """An opened run folder, in its current state or as it was at the end of an epoch."""
 
     folder: Path
     config: Config
     info: dict[str, Any]
     epoch: int | None = None
-    """Of its checkpoint, counted from 1; None is the newest one."""
+    """The epoch of its checkpoint, counted from 1; None is the newest checkpoint."""
 
     def __repr__(self) -> str:
         images = f"{self.info['data']['images']:,} images of {self.info['data']['name']}"
@@ -72,12 +72,12 @@ class Run:
         return {step // self.steps_per_epoch: path for path, step in steps.items() if step % self.steps_per_epoch == 0}
 
     def kept_epochs(self) -> list[int]:
-        """Return those epochs whose checkpoints are kept for good (`keep_epochs`), and the newest one."""
+        """Return the epochs whose checkpoints are never removed (`keep_epochs`), and the newest one."""
         found = self.epochs()
         return [epoch for epoch, path in found.items() if is_milestone(path) or epoch == max(found)]
 
     def checkpoint(self) -> Checkpoint:
-        """Load the checkpoint of the epoch, or the newest whole one."""
+        """Load the checkpoint of the epoch, or the newest intact one."""
         path = self.checkpoint_path()
         checkpoint = self._newest() if path is None else load(path)
         self._refuse_changed_settings(checkpoint)
@@ -151,7 +151,7 @@ def config_of(folder: Path | None) -> Config | None:
 def prepare_run(folder: Path, config: Config, source: Source) -> Run:
     """Create a run folder, or check that an existing one belongs to this configuration and data.
 
-    A run without a checkpoint has nothing to lose and starts again.
+    A run without a checkpoint starts again.
     """
     if list_checkpoints(folder / "checkpoints"):
         run = open_run(folder)
@@ -214,7 +214,7 @@ def _bad_images(folder: Path) -> str:
 
 @contextmanager
 def held_run(folder: Path, config: Config, source: Source) -> Iterator[None]:
-    """Create or check a run folder and lock it. The first process does; the others wait until it has."""
+    """Create or check a run folder and lock it. Only the first process does this; the others wait for it."""
     with locked(folder) if distributed.is_first() else nullcontext():
         if distributed.is_first():
             prepare_run(folder, config, source)
@@ -250,7 +250,7 @@ def locked(folder: Path) -> Iterator[None]:
 def _git_state() -> dict[str, str] | None:
     """Return the commit of the working folder and whether it has changes; None outside a repository.
 
-    Without git's optional lock, which a run that is killed or out of disk space would leave behind.
+    Git's optional lock is not taken, because a run that is killed or out of disk space would leave it behind.
     """
     try:
         commit, changes = (

@@ -16,7 +16,7 @@ class _StoppedWaitingError(KeyboardInterrupt):
 
 
 class StopSignal:
-    """Catches SIGTERM and SIGINT; a second signal acts at once, as if the first had not been caught.
+    """Catches SIGTERM and SIGINT; a second signal takes effect immediately, as if the first had not been caught.
 
     Several processes that share a run ignore the second signal: Ctrl-C reaches them from the terminal and again from
     torchrun, which kills those that take too long. SIGUSR1 and SIGUSR2 are caught only if a handler is installed:
@@ -41,7 +41,7 @@ class StopSignal:
             signal.signal(number, handler)
 
     def until_signal(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items until a signal arrives while the next one is awaited, which may take long.
+        """Yield the items until a signal arrives while waiting for the next one, which may take a long time.
 
         Several processes that share a run stop together, after a step.
         """

@@ -1,7 +1,7 @@
-"""Runs the same command several times at once, for work that the copies divide among themselves.
+"""Runs the same command several times at once, for work that they divide among themselves.
 
-The copies run in the background: their lines appear with the number of the copy, a signal is passed on to each of them
-once, and they end with this process even if it is killed.
+The copies run in the background: their output lines are prefixed with the number of the copy, a signal is passed on to
+each of them once, and they end with this process even if it is killed.
 """
 
 import os

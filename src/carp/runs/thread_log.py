@@ -1,6 +1,6 @@
 """`threads.jsonl`: the number of threads of every step of a run, one line per change.
 
-Sums over threads are rounded in another order when their number changes, so the number is part of a run's state. Every
+Sums over threads are rounded differently when their number changes, so the number is part of a run's state. Every
 change is on disk before the step that it affects. A resumed run repeats the recorded numbers, then chooses new ones.
 """
 
@@ -33,7 +33,7 @@ class RunThreads:
         most: The largest number to try.
         recorded: The number that the checkpoint was saved with, if any.
         writes: Whether this process writes the record.
-        announce: Called with a line when the number changes for good.
+        announce: Called with a line when the number changes permanently.
         warn: Called with a line when a resumed run cannot use its recorded number.
     """
 
@@ -112,7 +112,7 @@ class RunThreads:
         torch.set_num_threads(self.current)
 
     def _write(self, text: str, *, append: bool = False) -> None:
-        """Replace the record or add to it; it is on disk when this returns."""
+        """Replace the record or add to it; it is synced to disk before this returns."""
         try:
             if not append:
                 write_atomic(self._path, text)
@@ -130,14 +130,14 @@ class RunThreads:
 
 @dataclass(frozen=True)
 class Change:
-    """From `step` on, the run uses `threads`; `seconds` is what a step took with each number until then."""
+    """From `step` on, the run uses `threads`; `seconds` is the time of a step with each number so far."""
 
     step: int
     threads: int
     seconds: dict[int, float] = field(default_factory=dict)
 
     def line(self) -> str:
-        """The change as a line of the record."""
+        """Return the change as a line of the record."""
         seconds = {str(count): round(value, 6) for count, value in self.seconds.items()}
         return json.dumps({"step": self.step, "threads": self.threads, "seconds": seconds}) + "\n"
 
@@ -150,7 +150,7 @@ def check_record(path: Path) -> None:
 
 
 def _read(path: Path) -> tuple[str, list[Change]]:
-    """The record as text, and its changes in order; a damaged line ends it."""
+    """Return the record as text, and its changes in order; a damaged line ends it."""
     changes = list[Change]()
     try:
         text = path.read_text()

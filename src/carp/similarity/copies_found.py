@@ -73,7 +73,7 @@ class CopiesFound:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         groups = [
             [
                 {

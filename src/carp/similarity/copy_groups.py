@@ -17,7 +17,7 @@ from carp.similarity.original import Evidence, original
 
 
 def group_copies(copies: Copies, store: Store, images: StoredImages, firsts: NDArray[np.int64]) -> list[Group]:
-    """Look at the images of every group.
+    """Inspect the images of every group and order the groups.
 
     Groups of identical files come first, then the others by the agreement of their pixels.
 
@@ -25,7 +25,7 @@ def group_copies(copies: Copies, store: Store, images: StoredImages, firsts: NDA
         copies: Rows that belong together.
         store: Their features.
         images: Their images.
-        firsts: For every row the first row whose image is the same to the byte.
+        firsts: For every row, the first row whose image is byte-identical.
     """
     places = store.places_of({row for group in copies.groups for row in group})
     identical = _identical(firsts)
@@ -53,14 +53,14 @@ def group_copies(copies: Copies, store: Store, images: StoredImages, firsts: NDA
 
 
 def _identical(firsts: NDArray[np.int64]) -> set[int]:
-    """Rows whose image is the same to the byte as that of another row."""
+    """Return rows whose image is the same to the byte as that of another row."""
     again = np.flatnonzero(firsts != np.arange(len(firsts)))
     return {*again.tolist(), *firsts[again].tolist()}
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is known of an image; nothing but its name if it cannot be read any more."""
+    """What is known about an image; only its name if it can no longer be read."""
 
     size: tuple[int, int]
     look: Look | None

@@ -6,7 +6,7 @@ from carp.errors import MissingExtraError
 
 
 def load_faiss(what: str) -> Any:
-    """Import faiss; if it is not installed, the error names `what` needs it and how to install it."""
+    """Import faiss; if it is not installed, the error says that `what` needs it and how to install it."""
     try:
         import faiss  # noqa: PLC0415 - optional
     except ImportError:

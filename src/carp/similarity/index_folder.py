@@ -40,17 +40,17 @@ class _About:
     store_key: str
     vectors: int
     digests: dict[str, Any]
-    """Of the vectors; only their size if the index was written by a version without digests."""
+    """Digests of the vectors; only their size if a version without digests wrote the index."""
     has_digests: bool
 
 
 def index_in(features: Path) -> Path:
-    """The default folder of an index, inside the features that it is built from."""
+    """Return the default folder of an index, inside the features that it is built from."""
     return features / "index"
 
 
 def is_index(path: str | Path) -> bool:
-    """Whether a folder has an index, or the manifest of one whose vectors are missing."""
+    """Return whether a folder has an index, or the manifest of one whose vectors are missing."""
     folder = Path(path)
     return (folder / MANIFEST).is_file() and ((folder / VECTORS).is_file() or not is_store(folder))
 

@@ -30,7 +30,7 @@ class Look:
 
 
 def look_at(pixels: Pixels) -> Look:
-    """The properties of an image of RGB bytes [H, W, 3]."""
+    """Return the properties of an image of RGB bytes [H, W, 3]."""
     inner = without_border(pixels)
     small = Image.fromarray(inner).convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
     grey = np.asarray(small, dtype=np.float32).ravel()
@@ -39,7 +39,7 @@ def look_at(pixels: Pixels) -> Look:
 
 
 def without_border(pixels: Pixels) -> Pixels:
-    """The part inside a border of one colour; an image of one colour has no border."""
+    """Return the part inside a border of one colour; an image of one colour has no border."""
     grey = pixels.astype(np.float32).mean(axis=2)
     top, bottom = _inside(grey)
     left, right = _inside(grey[top:bottom].T)
@@ -60,9 +60,9 @@ def _leading(flags: NDArray[np.bool_]) -> int:
 
 
 def agreement(looks: list[Look]) -> float:
-    """The weakest link of a group: every image is connected with the others by pairs that agree at least as much.
+    """Return the weakest link of a group: pairs that agree at least this much connect all of its images.
 
-    Found by growing a spanning tree along the strongest links, so that no N × N matrix is held.
+    It is found by growing a spanning tree along the strongest links, so no N × N matrix is held in memory.
     """
     grey_NP = np.stack([look.grey for look in looks])
     mirrored_NP = grey_NP.reshape(-1, SIDE, SIDE)[:, :, ::-1].reshape(len(looks), -1)

@@ -13,7 +13,7 @@ class Match:
     place: str
     """Path of the image, or its name within an archive."""
     row: int
-    """Of the feature store."""
+    """Its row in the feature store."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Found:
     matches: list[Match]
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         return {
             "image": self.query,
             "results": [

@@ -1,15 +1,16 @@
-"""Near-duplicates among images: comparable features, a threshold from their own distribution, groups.
+"""Near-duplicates among images: comparable features, a threshold derived from their distribution, groups.
 
 The threshold. Let a be the inverse hyperbolic tangent of a similarity. Among images without copies, the similarities to
 the nearest neighbours of an image are the largest of very many, so the gaps between them follow a law that does not
 depend on the images: the j-th exceeds the next by an exponential variable of mean β / j. β is measured further out, on
 the gaps between the 16th and the 48th neighbours (median over images). So the 16th neighbour of an image shows how near
-the first may come by chance: the chance that it exceeds the 16th by x or more is 1 − (1 − exp(−x / β))¹⁵. Times the
-number of images this is how many are expected to have such a neighbour, which is compared with how many do. The margin
-is the smallest x where at most one in a hundred of them is expected by chance; if there is none, there are no copies.
-The expected number at that margin is then computed again with the β of every image (`expected_by_chance`). Two images
-are copies if their a exceeds that of the 16th neighbour of both by the margin. So a folder with a hundred views of one
-building requires more similarity among these views than elsewhere.
+the first may come by chance: the chance that it exceeds the 16th by x or more is 1 − (1 − exp(−x / β))¹⁵. Multiplied by
+the number of images, this is the number of images expected to have such a neighbour, which is compared with the number
+that do. The margin is the smallest x at which chance explains at most one in a hundred of them; if there is none, there
+are no copies. The expected number at that margin is then computed again with the β of every image
+(`expected_by_chance`). Two images are copies if their a exceeds that of the 16th neighbour of both by the margin. In a
+folder with a hundred views of one building, these views must therefore be more similar than other images to count as
+copies.
 
 Shapes: M images, F features, D dimensions, k neighbours.
 """
@@ -28,8 +29,8 @@ from carp.similarity.faiss_library import load_faiss
 from carp.similarity.vectors import parts, unit_length
 
 NEAR, FAR = 16, 48  # the neighbours that the expected similarities are estimated from
-BY_CHANCE = 0.01  # the share of images with a neighbour beyond the margin that may be there by chance
-FEW, FEW_THRESHOLD = 100, 0.95  # fewer images have no distribution to learn from
+BY_CHANCE = 0.01  # the accepted share of chance matches among images with a neighbour beyond the margin
+FEW, FEW_THRESHOLD = 100, 0.95  # with fewer images, there is no distribution to learn from
 DIMENSIONS, WHITENED_FROM = 256, 1000  # principal components, and the number of images from which they are known
 _PRIOR = 96  # gaps of the median image that count with the 32 of an image's own
 _ROWS_AT_A_TIME = 4096
@@ -43,7 +44,7 @@ class Threshold:
     value: float | None
     """The median over images, if it differs between them; None if there are no copies."""
     limits: Features
-    """Of every image, [M]: a pair must reach the larger of its two limits."""
+    """The limit of every image, [M]; a pair must reach the larger of its two limits."""
     reason: str
 
 
@@ -54,7 +55,7 @@ class Copies:
     threshold: Threshold
     groups: list[list[int]]
     similarity: dict[int, float]
-    """Of every row in a group to the nearest other of its group."""
+    """The similarity of every row in a group to the nearest other row of its group."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def find_copies(
 
     Args:
         features: [M, F], may be memory-mapped.
-        threshold: Minimum similarity of two copies, the same for all images. None chooses it from the features.
-        firsts: For every row the first that is known to be the same image (itself if there is none), [M].
+        threshold: Minimum similarity of two copies, the same for all images. None derives it from the features.
+        firsts: For every row, the first row that is known to be the same image (possibly itself), [M].
         progress: Called with (images searched for, all).
     """
     same = np.arange(len(features)) if firsts is None else firsts
@@ -98,12 +99,12 @@ def find_copies(
 
 
 def comparable(features: Features) -> Features:
-    """Features of unit length [M, D] whose products distinguish copies from images of the same kind of object.
+    """Return features of unit length [M, D] whose products distinguish copies from images of the same kind of object.
 
     Signed roots, so that a few strong features do not dominate; minus their mean; from 1,000 images on the first 256
     principal components, each divided by the root of its standard deviation.
     """
-    if len(features) < FEW:  # a mean of few would take away what they share, and copies share everything
+    if len(features) < FEW:  # the mean of a few images would remove what they share, and copies share everything
         return unit_length(_roots(features))
     mean = sum(_roots(part).sum(axis=0, dtype=np.float64) for part in parts(features)) / len(features)
     mean = np.asarray(mean, dtype=np.float32)
@@ -124,7 +125,7 @@ def _roots(features: Features) -> Features:
 
 
 def neighbours(vectors: Features, k: int, *, progress: Progress = lambda _done, _all: None) -> Neighbours:
-    """The k most similar other vectors of every vector of unit length, by exact search in batches."""
+    """Return the k most similar other vectors of every vector of unit length, by exact search in batches."""
     k = min(k, len(vectors) - 1)
     similarities = np.empty((len(vectors), k), dtype=np.float32)
     rows = np.empty((len(vectors), k), dtype=np.int64)
@@ -142,7 +143,7 @@ def neighbours(vectors: Features, k: int, *, progress: Progress = lambda _done, 
 
 
 def choose_threshold(similarities: Features) -> Threshold:
-    """The threshold for copies from similarities to the nearest neighbours [M, 48], best first (see above)."""
+    """Return the threshold for copies from similarities to the nearest neighbours [M, 48], best first (see above)."""
     count, width = similarities.shape
     if count < FEW or width < FAR:
         return _fixed(FEW_THRESHOLD, count, f"fixed, because {count} different images are too few to derive it from")
@@ -162,15 +163,15 @@ def choose_threshold(similarities: Features) -> Threshold:
 
 
 def expected_by_chance(a: NDArray[np.float64], margin: float) -> float:
-    """How many images have a first neighbour that exceeds their 16th by the margin, if none has a copy.
+    """Return how many images have a first neighbour that exceeds their 16th by the margin, if none has a copy.
 
     Args:
         a: Inverse hyperbolic tangents of the similarities to the nearest neighbours [M, 48], best first.
-        margin: What the first must exceed the 16th by.
+        margin: The amount by which the first must exceed the 16th.
 
     β differs between images, and the sum over images is dominated by those with a large β, so a single β for all would
     predict too few. j times the gap between the j-th neighbour and the next is exponential with mean β: 32 such gaps
-    measure the β of an image. They are pooled with `_PRIOR` gaps of the median image. With n gaps in all, of mean b, an
+    measure the β of an image. They are pooled with `_PRIOR` gaps of the median image. With n gaps of mean b, an
     exponential variable of that unknown β exceeds x with probability (1 + x / (n b))⁻ⁿ; the first neighbour exceeds the
     16th by the largest of 15 such variables (inclusion and exclusion).
     """
@@ -188,14 +189,14 @@ def _fixed(value: float, count: int, reason: str) -> Threshold:
 
 
 def similar_pairs(vectors: Features, found: Neighbours, limits: Features) -> list[tuple[int, int, float]]:
-    """Every pair of rows (the smaller first) that is as similar as the limits [M] of both, with its similarity."""
+    """Return the pairs (i < j) of rows whose similarity reaches the limits [M] of both, and their similarities."""
     least = limits - np.float32(1e-6)  # what became a limit may be below it after arctanh and tanh
     near = found.similarities >= least[:, None]
     rows, columns = np.nonzero(near)
     pairs = dict(zip(_sorted(rows, found.rows[rows, columns]), found.similarities[rows, columns].tolist(), strict=True))
     full = np.flatnonzero(near.all(axis=1)) if near.shape[1] < len(vectors) - 1 else np.empty(0, dtype=np.int64)
     index: Any = _flat(vectors) if len(full) else None
-    for start in range(0, len(full), _ROWS_AT_A_TIME):  # these may have more copies than neighbours were looked for
+    for start in range(0, len(full), _ROWS_AT_A_TIME):  # these may have more copies than there are neighbours
         part = full[start : start + _ROWS_AT_A_TIME]
         ends, similarities, others = index.range_search(vectors[part], float(least[part].min()))
         ours = np.repeat(part, np.diff(ends.astype(np.int64)))
@@ -208,7 +209,7 @@ def _sorted(a: NDArray[np.int64], b: NDArray[np.int64]) -> list[tuple[int, int]]
 
 
 def connected(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
-    """Groups of what is connected by pairs, the largest first, then by their first member."""
+    """Return the groups that are connected by pairs, the largest first, then by their first member."""
     parent: dict[int, int] = {}
 
     def root(x: int) -> int:

@@ -3,7 +3,7 @@
 The criteria are applied in this order; if one does not decide, the next one does:
 
 1. Resolution: images with clearly fewer pixels (less than 1 / 1.1 of the most) are copies. A border of one colour does
-   not count, so a copy does not win by its frame.
+   not count, so a frame does not make a copy look larger.
 2. Camera data: if some of the rest have it (EXIF maker, model or time of exposure), those without are copies; editors
    and messengers remove it.
 3. File date: copies are made later. Files that are more than a minute newer than the oldest are copies.
@@ -21,10 +21,10 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of an image that helps to decide."""
+    """The properties of an image that the decision uses."""
 
     pixels: int
-    """Without a border of one colour."""
+    """The number of pixels without a border of one colour."""
     has_camera_data: bool
     modified: float | None
     """When the file was written, in seconds; None if it is not a file."""
@@ -33,7 +33,7 @@ class Evidence:
 
 
 def original(images: list[Evidence]) -> int:
-    """The number of the image to keep."""
+    """Return the number of the image to keep."""
     left = list(range(len(images)))
     most = max(image.pixels for image in images)
     left = _those(left, lambda i: images[i].pixels * _AS_MANY_PIXELS >= most)
@@ -49,7 +49,7 @@ def original(images: list[Evidence]) -> int:
 
 
 def _those(left: list[int], condition: Callable[[int], bool]) -> list[int]:
-    """The candidates for which the condition holds; all if it holds for none."""
+    """Return the candidates for which the condition holds; all if it holds for none."""
     return [i for i in left if condition(i)] or left
 
 

@@ -31,7 +31,7 @@ def check_queries(images: object) -> list[str | Path]:
 
 
 def embed_queries(encoder: Encoder, images: Sequence[str | Path], precision: Precision) -> tuple[list[str], Features]:
-    """Names and features [Q, F] of images, in the order given.
+    """Return the names and features [Q, F] of images, in the given order.
 
     An unreadable image that was named is an error; unreadable images of a folder are left out, with a warning.
     """

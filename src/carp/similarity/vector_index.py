@@ -1,4 +1,4 @@
-"""An index of feature vectors: which images are most similar to a query, by cosine similarity, with faiss.
+"""An index of feature vectors that finds the images most similar to a query, by cosine similarity, with faiss.
 
 Shapes: M vectors, F features, Q queries, k neighbours.
 """
@@ -38,7 +38,7 @@ class VectorIndex:
         return int(self.faiss_index.ntotal)
 
     def search(self, queries: Features, k: int) -> tuple[Features, NDArray[np.int64]]:
-        """Similarities and rows of the most similar vectors, both [Q, k], best first.
+        """Return similarities and rows of the most similar vectors, both [Q, k], best first.
 
         If an approximate index finds fewer, the remaining rows are −1.
         """
@@ -108,7 +108,7 @@ def _ivf(features: Features) -> Any:
 
 
 def _evenly(count: int, wanted: int) -> NDArray[np.int64]:
-    """Evenly spaced rows: deterministic, and from all folders of the images."""
+    """Return evenly spaced rows: deterministic, and from all folders of the images."""
     return np.unique(np.linspace(0, count - 1, min(count, wanted)).astype(np.int64))
 
 
@@ -131,7 +131,7 @@ def _raise_until_found(index: Any, features: Features, name: str, most: int) -> 
 
 
 def _exact_similarities(features: Features, queries: Features, k: int) -> Features:
-    """The k highest similarities of every query, [Q, k], without an index of all vectors."""
+    """Return the k highest similarities of every query, [Q, k], without an index of all vectors."""
     best = np.full((len(queries), k), -np.inf, dtype=np.float32)
     for part in parts(features):
         both = np.concatenate([best, queries @ unit_length(part).T], axis=1)

@@ -20,24 +20,24 @@ def _unchanged(_given: Settings, _global_size: int) -> Settings:
 
 
 def _local_size(given: Settings, global_size: int) -> Settings:
-    """Local views in the paper's proportion to the global ones, 96 of 224 pixels, unless the settings give a size."""
+    """Return local views in the paper's proportion to the global ones (96 of 224 pixels), unless a size is set."""
     return {} if "local_size" in given else {"local_size": max(8, 8 * round(global_size * 96 / 224 / 8))}
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """What is varied, and over which values.
+    """A setting that is varied, and its values.
 
     Attributes:
-        name: Its word on the command line.
+        name: Its name on the command line.
         title: Its heading.
-        axis: What the values are.
+        axis: The meaning of the values.
         key: The setting that takes the values.
         form: How values are written.
         grid: The paper's values, or a reasonable range where the paper has none.
-        scale: Of the axis in plots.
+        scale: The scale of the axis in plots.
         variants: Settings of the variants by name.
-        adapt: Settings that the ablation needs besides, from those that were given and `global_size`.
+        adapt: Further settings that the ablation needs, derived from the given ones and `global_size`.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Ablation:
         return ({self.key} | in_all_variants) - {"epochs"}
 
     def points(self, values: Texts, variants: Texts, *, epochs: int) -> list[Point]:
-        """The points of the grid, in order; values that are given twice count once. `epochs` is a full run."""
+        """Return the points of the grid, in order; values that are given twice count once. `epochs` is a full run."""
         texts = self.grid if values is None else split(values)
         if not texts:
             raise ConfigError(f"no values of {self.name} were given. They are {self.form.words}.")
@@ -94,7 +94,7 @@ class Ablation:
 
 
 def split(texts: Texts) -> list[str]:
-    """Text with commas, or a sequence of values, as a list of texts; a schedule may be a pair."""
+    """Split comma-separated text, or a sequence of values, into a list of texts; a schedule may be a pair."""
     if isinstance(texts, str):
         return [part for part in (part.strip() for part in texts.split(",")) if part]
     if not isinstance(texts, Iterable):
@@ -180,7 +180,7 @@ ABLATIONS: Mapping[str, Ablation] = {
 
 
 def find_ablation(name: str) -> Ablation:
-    """The ablation with this name; a misspelt one is a `ConfigError` with the nearest name."""
+    """Return the ablation with this name; a misspelt one raises a `ConfigError` that suggests the nearest."""
     if name not in ABLATIONS:
         raise ConfigError(
             f"there is no ablation '{name}'.{nearest(name, ABLATIONS)} Ablations: {', '.join(ABLATIONS)}."

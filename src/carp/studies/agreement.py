@@ -1,4 +1,4 @@
-"""Does a study agree with the paper? The order of the values, the best and the worst, and the noise of the seeds."""
+"""Compares a study with the paper: the order of the values, the best and the worst, and the noise over seeds."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,10 +16,10 @@ _End = Callable[..., tuple[str, Mean, float]]  # max or min
 
 
 def agreement_lines(study: Study) -> list[str]:
-    """Lines for the reader: noise, then the order of each variant, then the order of the variants."""
+    """Return lines of text: the noise, then the order of each variant, then the order of the variants."""
     lines = [noise_line(study)]
     if study.published is None:
-        lines.append(f"the paper has no values for {study.name}: there is nothing to compare with.")
+        lines.append(f"the paper has no values for {study.name}: nothing is compared.")
         return lines
     for variant in study.variants:
         for branch in dict.fromkeys(s.branch for s in study.published.series if s.variant == variant):
@@ -30,7 +30,7 @@ def agreement_lines(study: Study) -> list[str]:
 
 
 def noise_line(study: Study) -> str:
-    """How much the seeds differ, and how much the values do."""
+    """Describe how much the seeds differ, and how much the values do."""
     means = [mean.mean for row in study.rows if (mean := row.branch(""))]
     spread = f"; the means differ by up to {max(means) - min(means):.1f} points" if len(means) > 1 else ""
     pooled = pooled_deviation(study.rows)
@@ -38,11 +38,11 @@ def noise_line(study: Study) -> str:
         return f"one seed: noise unknown{spread}."
     deviation, freedom = pooled
     degrees = f"{freedom} degree{'s' if freedom != 1 else ''} of freedom"
-    return f"noise: the seeds of a value deviate by {deviation:.2f} points (pooled, {degrees}){spread}."
+    return f"noise: standard deviation over seeds {deviation:.2f} points (pooled, {degrees}){spread}."
 
 
 def spearman(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
-    """Spearman's rank correlation with mean ranks for ties; None if one side is constant."""
+    """Return Spearman's rank correlation with mean ranks for ties; None if one side is constant."""
     a, b = _ranks(ours), _ranks(theirs)
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a**2).sum() * (b**2).sum()))
@@ -70,13 +70,13 @@ def _order_line(study: Study, variant: str, branch: str) -> str:
     noise = None if pooled is None else pooled[0]
     best, worst = (_compare_ends(compared, end, noise) for end in (max, min))
     return (
-        f"{start}Spearman's rank correlation with the paper {rank} over {len(compared)} values; best {best}, "
-        f"worst {worst}."
+        f"{start}Spearman's rank correlation with the paper is {rank} over {len(compared)} values; best value {best}, "
+        f"worst value {worst}."
     )
 
 
 def _compare_ends(compared: Sequence[tuple[str, Mean, float]], end: _End, noise: float | None) -> str:
-    """Whether the best (or worst) value is the paper's and, if not, whether the seeds could explain it."""
+    """Return whether the best (or worst) value is the paper's and, if not, whether the seeds could explain it."""
     ours, mean, _ = end(compared, key=lambda one: one[1].mean)
     theirs, other, _ = end(compared, key=lambda one: one[2])
     if ours == theirs:
@@ -87,7 +87,7 @@ def _compare_ends(compared: Sequence[tuple[str, Mean, float]], end: _End, noise:
 
 
 def _between_variants(study: Study, first: str, second: str) -> list[str]:
-    """At how many values the second variant is better than the first one, here and in the paper."""
+    """Count the values for which the first variant is better than the second one, here and in the paper."""
     ours = theirs = count = 0
     seconds: dict[str, StudyRow] = {row.point.value: row for row in study.of_variant(second)}
     for row in study.of_variant(first):
@@ -102,4 +102,4 @@ def _between_variants(study: Study, first: str, second: str) -> list[str]:
             theirs += x > y
     if not count:
         return []
-    return [f"{first} is above {second} at {ours} of {counted(count, 'value')}; in the paper at {theirs}."]
+    return [f"{first} is better than {second} for {ours} of {counted(count, 'value')}; in the paper, for {theirs}."]

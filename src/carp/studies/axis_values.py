@@ -1,4 +1,4 @@
-"""How the values of an ablation are written, and which settings they stand for."""
+"""The notation of an ablation's values, and the settings that they stand for."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ _ALIKE = 5  # percent of a full run: a quarter of 50 epochs is 12 or 13
 
 @dataclass(frozen=True)
 class AxisValue:
-    """A value that was read: as it is shown, its settings, and its place among the others."""
+    """A parsed value: how it is shown, its settings, and its position among the others."""
 
     text: str
     settings: Mapping[str, Any]
@@ -26,7 +26,7 @@ class AxisValue:
 
 @dataclass(frozen=True)
 class Form:
-    """How values are written (`words`), and how one is read; None if it is not written like that.
+    """The notation of values (`words`), and its parser, which returns None for other text.
 
     `read` takes the text, the setting that is varied, and the epochs of a full run.
     """
@@ -43,7 +43,7 @@ def _whole_number(text: str, key: str, _epochs: int) -> AxisValue | None:
 
 
 def _schedule(text: str, key: str, _epochs: int) -> AxisValue | None:
-    """A number, or a schedule from one number to another."""
+    """Return a number, or a schedule from one number to another."""
     if not (found := _FROM_TO.fullmatch(text)):
         return None
     start, end = float(found[1]), float(found[2] or found[1])
@@ -53,7 +53,7 @@ def _schedule(text: str, key: str, _epochs: int) -> AxisValue | None:
 
 
 def _views(text: str, key: str, _epochs: int) -> AxisValue | None:
-    """The global views, which are always two, and the local ones."""
+    """Return the global views, which are always two, and the local ones."""
     if not (found := re.fullmatch(r"2(?:\+(\d{1,4}))?", text)):
         return None
     local = int(found[1] or 0)

@@ -1,4 +1,4 @@
-"""The run folder of a job: how far it is, and what of it is removed when the job is done."""
+"""The run folder of a job: its progress, and what is removed when the job is done."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ _LARGE = ("checkpoints", "features", INDEX)
 
 
 def newest_step(folder: Path) -> int:
-    """The step of the newest checkpoint, from which a run resumes; 0 if there is none."""
+    """Return the step of the newest checkpoint, from which a run resumes; 0 if there is none."""
     return max((step_of(path) or 0 for path in list_checkpoints(folder / "checkpoints")), default=0)
 
 
 def remove_large(folder: Path, result: JobResult) -> None:
-    """Remove checkpoints and features of a finished job, unless they are to be kept."""
+    """Remove checkpoints and features of a finished job, unless the user wants to keep them."""
     if not result.kept:
         for name in _LARGE:
             if (folder / name).exists():
@@ -26,10 +26,10 @@ def remove_large(folder: Path, result: JobResult) -> None:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what jobs left that were killed after their result was written."""
+    """Remove the leftovers of jobs that were killed after their result was written."""
     for result in read_all(folder):
         try:
             with held(lock_of(folder, result.job.name)):
                 remove_large(folder / result.job.name, result)
-        except LockHeldError:  # its process does so itself
+        except LockHeldError:  # its process removes them itself
             continue

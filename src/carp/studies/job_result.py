@@ -1,4 +1,4 @@
-"""What remains of a job: one small file in its run folder, written when everything else is done."""
+"""The record of a job: one small file in its run folder, written when everything else is done."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,17 +15,17 @@ RESULT = "job.json"
 
 
 class Measured(BaseModel):
-    """What a job measured.
+    """The measurements of a job.
 
     Attributes:
         accuracies: Shares between 0 and 1 by branch; empty if training diverged.
         kl_to_uniform: Mean over the last fifth of the run; None if nothing was logged.
-        kl_limit: What it is when one prototype of each block takes all images: ln N_B.
+        kl_limit: Its value if one prototype of each block takes all images: ln N_B.
         verdict: The last verdict on the run.
-        seconds: What the job takes; None if most of it was done before an interruption, at an unknown cost.
+        seconds: The time of the job; None if most of it was done before an interruption, in an unknown time.
         steps: Steps of the run.
         resumed_at: The step that the job was resumed at; 0 if it ran through.
-        notes: What a reader of the numbers should know.
+        notes: Remarks on the numbers.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -41,7 +41,7 @@ class Measured(BaseModel):
 
 
 class JobResult(Measured):
-    """What a job was, and what it measured. Keys of later versions are ignored."""
+    """The description and the measurements of a job. Keys of later versions are ignored."""
 
     schema_version: int = 1
     study: str
@@ -57,7 +57,7 @@ class JobResult(Measured):
 
     @classmethod
     def of(cls, study: str, job: Job, measured: Measured, *, kept: bool, versions: Mapping[str, str]) -> Self:
-        """The result of a job that is done."""
+        """Return the result of a job that is done."""
         point = job.point
         return cls(
             **measured.model_dump(),

@@ -1,7 +1,7 @@
-"""Runs the jobs of a study: each once, whatever is killed, however many processes share them.
+"""Runs the jobs of a study: each exactly once, even if processes are killed or share the jobs.
 
-A job that has a result is never repeated. One that another process holds is passed over and looked at again at the end.
-An interrupted job has no result, so it runs again, and its run resumes from its newest checkpoint.
+A job that has a result is never repeated. A job that another process has locked is skipped and checked again at the
+end. An interrupted job has no result, so it runs again, and its run resumes from its newest checkpoint.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +29,10 @@ class JobQueue:
     Attributes:
         folder: The folder of the study.
         jobs: All jobs of the study.
-        work: Does one job in its folder and writes its result. Every process of the study calls it (torchrun).
+        work: Runs one job in its folder and writes its result. Every process of the study calls it (torchrun).
         say: Prints a line.
         done: Called in the first process after every job.
-        label: What the values are, for messages.
+        label: The meaning of the values, for messages.
     """
 
     folder: Path
@@ -99,7 +99,7 @@ class JobQueue:
 
 
 def estimate(left: Sequence[Job], finished: Sequence[JobResult], jobs: Sequence[Job]) -> float | None:
-    """Seconds for the jobs that are left: those of the same point took as long, others according to their cost.
+    """Estimate the seconds for the remaining jobs: as long as others of the same point, else by relative cost.
 
     None if no finished job has a time.
     """

@@ -1,4 +1,4 @@
-"""What the metrics of a run say about it, for a study."""
+"""Summarises the metrics of a run for a study."""
 
 import math
 import statistics

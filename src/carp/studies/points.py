@@ -11,10 +11,10 @@ class Point:
     """One value of what a study varies, in one variant.
 
     Attributes:
-        value: As users write it and tables show it: `512`, `0.99->1`, `2+4`.
-        variant: Such as `without teacher`; empty if the study has only one.
-        settings: What the point changes in the settings of the study.
-        place: Where the value stands among the others.
+        value: The value as it is written and shown in tables: `512`, `0.99->1`, `2+4`.
+        variant: The variant, such as `without teacher`; empty if the study has only one.
+        settings: The settings that the point changes.
+        place: The position of the value among the others.
         published_as: The paper's value that this one corresponds to; mostly the value itself.
         cost: How long a job takes, relative to the other points, as far as it is known beforehand.
     """
@@ -47,10 +47,10 @@ class Job:
 
     @property
     def title(self) -> str:
-        """What messages call it."""
+        """The name in messages."""
         return f"{self.point.title}, seed {self.seed}"
 
 
 def all_jobs(points: Sequence[Point], seeds: Iterable[int]) -> list[Job]:
-    """Every point with the first seed, then with the second one: an unfinished study has all points first."""
+    """Return every point with the first seed, then with the second, so that an unfinished study covers all points."""
     return [Job(point, seed) for seed in seeds for point in points]

@@ -31,7 +31,7 @@ class Published:
 
 @cache
 def published_ablations() -> dict[str, Published]:
-    """All ablations of the paper by name."""
+    """Return all ablations of the paper by name."""
     text = (resources.files("carp.studies") / "paper_ablations.yaml").read_text(encoding="utf-8")
     return {
         name: Published(

@@ -1,4 +1,4 @@
-"""What the finished jobs of a study say together: means and deviations over seeds, beside the published values."""
+"""Summarises the finished jobs of a study: means and deviations over seeds, next to the published values."""
 
 import math
 import statistics
@@ -31,7 +31,7 @@ class StudyRow:
     results: tuple[JobResult, ...]
 
     def branch(self, name: str) -> Mean | None:
-        """The accuracy of a branch; with an empty name that of the teacher, or of the student without one.
+        """Return the accuracy of a branch; without a name, the teacher's, or the student's if there is no teacher.
 
         A run that diverged has no accuracy and is left out of the mean.
         """
@@ -73,14 +73,14 @@ class Study:
     """The finished jobs of a study, as a table.
 
     Attributes:
-        name: What was studied, such as `block-size`.
+        name: The subject, such as `block-size`.
         title: Its heading.
-        axis: What the values are.
-        scale: Of the axis in plots: `log`, `linear` or `category`.
-        folder: Where its jobs are.
-        rows: By variant, then by value.
+        axis: The meaning of the values.
+        scale: The scale of the axis in plots: `log`, `linear` or `category`.
+        folder: The folder of its jobs.
+        rows: The rows by variant, then by value.
         published: The paper's values; None if the paper has none.
-        missing: Jobs that were asked for and have no result yet.
+        missing: Requested jobs without a result.
         notes: Values that were left out, and why.
     """
 
@@ -104,11 +104,11 @@ class Study:
         return list(dict.fromkeys(row.point.variant for row in self.rows))
 
     def of_variant(self, variant: str) -> list[StudyRow]:
-        """The rows of a variant, in the order of the values."""
+        """Return the rows of a variant, in the order of the values."""
         return [row for row in self.rows if row.point.variant == variant]
 
     def published_for(self, point: Point) -> dict[str, float]:
-        """The paper's numbers for a point, by branch; the branch is empty where the paper shows only one."""
+        """Return the paper's numbers for a point, by branch; the branch is empty where the paper shows only one."""
         series = () if self.published is None else self.published.series
         return {
             one.branch: one.values[point.published_as]
@@ -118,7 +118,7 @@ class Study:
 
 
 def rows_of(results: Sequence[JobResult], variants: Sequence[str]) -> tuple[StudyRow, ...]:
-    """One row per point, in the order of the variants and of the values."""
+    """Return one row per point, in the order of the variants and of the values."""
     points: dict[str, list[JobResult]] = {}
     for result in sorted(results, key=lambda result: result.seed):
         points.setdefault(result.point.title, []).append(result)
@@ -128,7 +128,7 @@ def rows_of(results: Sequence[JobResult], variants: Sequence[str]) -> tuple[Stud
 
 
 def pooled_deviation(rows: Sequence[StudyRow], branch: str = "") -> tuple[float, int] | None:
-    """The standard deviation over seeds in percent, pooled over the points, and its degrees of freedom.
+    """Return the standard deviation over seeds in percent, pooled over the points, and its degrees of freedom.
 
     None if every point has a single seed.
     """

@@ -1,9 +1,9 @@
-"""The folder of a study: what its jobs have in common, which must not change, and its locks.
+"""The folder of a study: the settings that its jobs share, which must not change, and its locks.
 
 FOLDER/NAME/study.json   settings and images of the study
 FOLDER/NAME/JOB/         one run folder per job, with job.json when it is done
-FOLDER/NAME/locks/       one lock per job, and one for what processes write together
-FOLDER/NAME/table.md …   what the finished jobs say
+FOLDER/NAME/locks/       one lock per job, and one for files that the processes share
+FOLDER/NAME/table.md …   summary of the finished jobs
 """
 
 import json
@@ -20,11 +20,11 @@ from carp.files.regular import read_text
 
 STUDY = "study.json"
 _LOCKS = "locks"
-_PATIENCE = 60.0  # seconds, for what another process writes in a moment
+_PATIENCE = 60.0  # seconds to wait for a short write of another process
 
 
 def lock_of(folder: Path, name: str) -> Path:
-    """The lock file of a job or of the whole study."""
+    """Return the lock file of a job or of the whole study."""
     (folder / _LOCKS).mkdir(parents=True, exist_ok=True)
     return folder / _LOCKS / f"{name}.lock"
 
@@ -90,7 +90,7 @@ def read_study(folder: Path) -> dict[str, Any]:
 
 
 def _differences(before: Any, now: Any, section: str) -> Iterator[tuple[str, Any, Any]]:
-    """What changed in a section; a setting that an older version did not have is not a difference."""
+    """Yield what changed in a section; a setting that an older version did not have is not a difference."""
     if isinstance(before, dict) and isinstance(now, dict):
         yield from ((key, before[key], now[key]) for key in before.keys() & now.keys() if before[key] != now[key])
     elif before != now:

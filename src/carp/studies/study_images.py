@@ -17,7 +17,7 @@ from carp.images.sources.paper.dataset_source import counterpart
 
 @dataclass(frozen=True)
 class StudyImages:
-    """Images to train on, which are also the bank of k-NN, and images to classify; None to leave one out."""
+    """Images to train on, which are also the bank for k-NN, and images to classify; None is leave-one-out."""
 
     train: Source
     test: Source | None
@@ -28,7 +28,7 @@ class StudyImages:
     ) -> Self:
         """Open the test images, and raise now if k-NN will not be possible after training.
 
-        `train` is `data`, opened. A published dataset brings its own test images.
+        `train` is `data`, opened. A published dataset has its own test images.
         """
         if test is None and isinstance(data, str):
             test = counterpart(data)
@@ -41,7 +41,7 @@ class StudyImages:
         return cls(train, opened)
 
     def held(self, config: Config, display: Display) -> "StudyImages":
-        """The same images in memory, if every run would read them into memory anyway.
+        """Return the same images in memory, if every run would read them into memory anyway.
 
         Sources with unreadable images stay as they are, so that every run keeps its own record of these.
         """
@@ -51,7 +51,7 @@ class StudyImages:
         return StudyImages(parts[0] or self.train, parts[1])
 
     def described(self) -> dict[str, Any]:
-        """What identifies the images, as plain values."""
+        """Return the identity of the images as plain values."""
         return {
             name: None if source is None else {"images": len(source), "fingerprint": source.fingerprint}
             for name, source in (("data", self.train), ("test", self.test))

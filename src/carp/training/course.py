@@ -1,4 +1,4 @@
-"""The measurements at the start of a run, so that it is judged by what has changed since. Part of every checkpoint."""
+"""The measurements at the start of a run, so that it is judged by its change since. Part of every checkpoint."""
 
 import math
 from dataclasses import MISSING, fields
@@ -21,7 +21,7 @@ class Course:
     """Keeps the first measurement and k-NN accuracies, and derives verdicts from them."""
 
     def __init__(self, untrained: nn.Module) -> None:
-        """`untrained` is the encoder before its first step; afterwards it may be trained or loaded."""
+        """`untrained` is the encoder before its first step; it may be trained or loaded afterwards."""
         self._encoder, self._weights = untrained, _sample(untrained)
         self.imported_at = 0  # the first step of a run that began with imported weights
         self.start: Health | None = None

@@ -1,4 +1,4 @@
-"""What a person sees of a run: its steps, its health, its k-NN accuracy."""
+"""The console output of a run: its steps, its health, its k-NN accuracy."""
 
 import time
 from collections import deque

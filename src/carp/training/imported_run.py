@@ -22,19 +22,19 @@ Tensors = dict[str, Tensor]
 def write_imported_run(
     folder: Path, config: Config, source: Source, *, epoch: int, branches: dict[str, Tensors], moments: Tensors
 ) -> Run:
-    """Write a run folder with one checkpoint, which is kept for good.
+    """Write a run folder with one checkpoint, which is never removed.
 
     Args:
         folder: The run folder. It must not have a checkpoint.
         config: The settings of the run.
         source: The images to train on.
-        epoch: The number of epochs that are done.
+        epoch: The number of finished epochs.
         branches: The tensors of student and teacher, by the names of `Branch`.
         moments: The momentum of LARS, by the names of the student's parameters; may be empty.
     """
     check_batch_size(len(source), config.batch_size)
     if checkpoints.list_checkpoints(folder / "checkpoints"):
-        raise CheckpointError(f"{folder} has a run already. Use another --out.")
+        raise CheckpointError(f"{folder} already contains a run. Use another --out.")
     model = {f"{name}.{key}": t for name, tensors in branches.items() for key, t in tensors.items()}
     if config.siamese:  # one set of weights
         model = {name: t for name, t in model.items() if not name.startswith("teacher.")}

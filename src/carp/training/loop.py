@@ -44,7 +44,7 @@ _PATIENCE = 3  # consecutive "collapsed" measurements before `on_collapse: stop`
 
 
 def build_model(config: Config, device: torch.device) -> Carp:
-    """Build a model with the initial weights that the seed decides."""
+    """Build a model with the initial weights determined by the seed."""
     torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
     model = Carp(config, shard_seeds=[seed_of(config.seed, Purpose.WEIGHTS, 1 + s) for s in own_shards(config)])
     if config.sync_batch_norm:
@@ -150,12 +150,12 @@ class Training:
         checkpoints.save(self.checkpoints, point, keep=keep, milestone=milestone)
 
     def _milestone(self, step: int) -> int | None:
-        """The epoch that ends after this number of steps, if its checkpoint is kept for good."""
+        """Return the epoch that ends after this number of steps, if its checkpoint is never removed."""
         epoch, place = divmod(step, self.loader.steps_per_epoch)
         return epoch if place == 0 and epoch and self.config.keeps(epoch) else None
 
     def _resume(self) -> dict[str, Any]:
-        """Load the newest whole checkpoint, if any, and return its state."""
+        """Load the newest intact checkpoint, if any, and return its state."""
         point = newest_state(self.checkpoints, self.display.warn)
         if point is None:
             if checkpoints.list_checkpoints(self.checkpoints):
@@ -234,7 +234,7 @@ class Training:
             self.display.health(self.step, found)
 
     def _measure_baselines(self, validate: Validate) -> None:
-        """Measure once what the run has to beat. A run that an older version started may be past step 0."""
+        """Measure the baselines once. A run that an older version started may be past step 0."""
         untrained = self.model if self.step == 0 else build_model(self.config, self.device)
         self.course.baselines = validate.baselines(untrained)
         self.log.write(self.step, {"epoch": 0, **self.course.baselines})

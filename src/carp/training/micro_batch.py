@@ -1,4 +1,4 @@
-"""Division of a batch into micro-batches, and `micro_batch: auto`, the largest that fits into memory."""
+"""Division of a batch into micro-batches, and `micro_batch: auto`, the largest size that fits into memory."""
 
 import torch
 
@@ -14,12 +14,12 @@ from carp.training.planning.memory_check import ROOM, memory_for_training
 def choose_micro_batch(config: Config, device: torch.device) -> int | None:
     """Divide the batch by 1, 2, 4, … until its step fits; None if it fits undivided.
 
-    If nothing fits, return the smallest size: the estimate may be wrong, and an allocation fails if it is not.
+    If nothing fits, return the smallest size: the estimate may be wrong, and if it is right, an allocation fails.
     """
     batch = distributed.largest_share(config.batch_size)
     limit = ROOM * memory_for_training(device)
     halved = [-(-batch // 2**n) for n in range(max(1, batch.bit_length() - 1))]
-    sizes = [size for size in halved if batch % size != 1]  # batch norm cannot take a single image
+    sizes = [size for size in halved if batch % size != 1]  # batch norm needs at least two images
     for size in sizes:
         if estimate(config.model_copy(update={"micro_batch": size})).total_bytes <= limit:
             break
@@ -55,7 +55,7 @@ def check_division(config: Config) -> None:
     number = _number(batch, config.micro_batch or batch)
     if not config.sync_batch_norm and _size(batch // world, number, number - 1) < 2:
         raise ConfigError(
-            f"a process would get a single image at a time, which batch norm cannot take: batch_size={batch}, "
+            f"a process would get a single image at a time, but batch norm needs two: batch_size={batch}, "
             f"micro_batch={config.micro_batch}, {world} processes. Set sync_batch_norm=true, or raise batch_size."
         )
 
@@ -65,5 +65,5 @@ def _number(images: int, size: int) -> int:
 
 
 def _size(images: int, number: int, which: int) -> int:
-    """Number of images in one of `number` parts, as `torch.tensor_split` makes them."""
+    """Return the number of images in one of `number` parts, as `torch.tensor_split` makes them."""
     return images // number + (which < images % number)

@@ -1,4 +1,4 @@
-"""What a run starts from: its images, and the settings that follow from them and from the machine."""
+"""Prepares a run: its images, and the settings that depend on them and on the machine."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -19,7 +19,7 @@ _SEARCHED = 2**16  # bytes
 
 
 def is_export_folder(path: Path) -> bool:
-    """Whether a folder is an export for timm."""
+    """Return whether a folder is an export for timm."""
     folders = [export_format for export_format in FORMATS if not export_format.suffix]
     return (path / "config.json").is_file() and any(export_format.is_carp_file(path) for export_format in folders)
 
@@ -32,7 +32,7 @@ def check_export_folder(folder: Path) -> Iterator[Checked]:
 
 
 def check_export_file(path: Path) -> Iterator[Checked]:
-    """Verify an exported file; nothing for a file that CARP did not write."""
+    """Verify an exported file; yield nothing if CARP did not write it."""
     ours = (f for f in FORMATS if f.suffix and f.suffix == path.suffix and f.is_carp_file(path))
     export_format = next(ours, None)
     if export_format is None:
@@ -62,7 +62,7 @@ def _about_in(path: Path) -> str:
 
 
 def _is_broken_export(path: Path) -> bool:
-    """Whether a file that no reader accepts as an export has CARP's mark near its beginning or its end."""
+    """Return whether a file that no reader accepts as an export has CARP's mark near its beginning or its end."""
     if path.suffix not in {export_format.suffix for export_format in FORMATS if export_format.suffix}:
         return False
     with path.open("rb") as file:

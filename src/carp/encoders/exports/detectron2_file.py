@@ -57,7 +57,7 @@ def reload(exportable: ExportableEncoder, path: Path) -> nn.Module:
         for name, tensor in network.state_dict().items()
     }
     if arrays:
-        raise KeyError(f"{next(iter(arrays))} has no place in the network")
+        raise KeyError(f"{next(iter(arrays))} is not a tensor of the network")
     network.load_state_dict(state)
     return network.eval()
 

@@ -20,7 +20,7 @@ class Format:
     suffix: str
     """The suffix of the file; empty for a folder."""
     write: Callable[[ExportableEncoder, Path], None]
-    """Writes the export; raises before it writes anything if the library has no such network."""
+    """Writes the export; raises an error before writing anything if the library has no such network."""
     reload: Callable[[ExportableEncoder, Path], Network]
     """Reads the export in the target library."""
     is_carp_file: Callable[[Path], bool]

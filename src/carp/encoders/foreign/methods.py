@@ -73,7 +73,7 @@ class Method:
     traits: Traits = field(default_factory=Traits)
     """The properties of its ResNets."""
     vit: VitTraits = field(default_factory=VitTraits)
-    """The properties of its vision transformers, if it has a layout for them."""
+    """The properties of its vision transformers, if it has any."""
     mean: Three = IMAGENET_MEAN
     std: Three = IMAGENET_STD
     size: int = 224

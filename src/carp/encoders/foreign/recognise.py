@@ -30,7 +30,7 @@ class ForeignWeights:
     leftovers: tuple[str, ...]
     """Tensors of the same entry that the encoder does not use: heads, other branches, queues."""
     unexpected: tuple[str, ...]
-    """Those leftovers that files of the method are not known to have; none of them is inside the encoder."""
+    """Leftovers that files of the method are not known to have; none of them is inside the encoder."""
     beside: tuple[str, ...]
     """Other entries of the file."""
     also: tuple[str, ...]
@@ -81,13 +81,13 @@ def read_foreign(path: str | Path, method: str | None = None, branch: str = "tea
 
 
 def _of_branch(path: Path, branch: str, best: Candidate, readings: list[Candidate]) -> Candidate:
-    """Read the file by another layout of the same method, that of the branch."""
+    """Read the file with the layout that the same method has for this branch."""
     whole = [c for c in readings if c.complete and c.matches and c.method is best.method]
     chosen = next((c for c in whole if best.layout.branch and c.layout.branch == branch), None)
     if chosen is None:
         held = " and ".join(sorted({c.layout.branch for c in whole} - {""})) or "one encoder"
         raise CheckpointError(
-            f"{path} has no branch '{branch}', it contains {held}. Give one of these with --branch, or leave it out."
+            f"{path} has no branch '{branch}'; it contains {held}. Give one of these with --branch, or leave it out."
         )
     return chosen
 

@@ -23,7 +23,7 @@ _BOX = 14  # side of a proposal, before the last stage halves it
 
 
 class _Trunk(nn.Sequential):
-    """Stem and three stages; torchvision asks for the number of channels."""
+    """Stem and three stages; torchvision reads the number of channels."""
 
     def __init__(self, parts: Sequence[nn.Module], out_channels: int) -> None:
         super().__init__(*parts)
@@ -69,7 +69,7 @@ def build_detector(
         max_size=max_size,
         image_mean=list(encoder.mean),
         image_std=list(encoder.std),
-        _skip_resize=True,  # in training, where images come in the size that they are to have
+        _skip_resize=True,  # in training, where images already have their final size
     )
     return detector
 

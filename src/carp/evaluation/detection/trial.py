@@ -35,7 +35,7 @@ class Schedule:
     warmup: int
 
     def lr_at(self, step: int) -> float:
-        """A linear warm-up, then a tenth of the rate after every drop."""
+        """Return the learning rate: a linear warm-up, then a tenth of the rate after every drop."""
         passed = sum(step >= round(share * self.iterations) for share in self.drops)
         begun = min(1.0, _WARMUP_FROM + (1 - _WARMUP_FROM) * step / self.warmup) if self.warmup else 1.0
         return float(self.lr * begun * 0.1**passed)
@@ -58,7 +58,7 @@ class Trial:
     warn: Callable[[str], None]
 
     def trained(self) -> nn.Module:
-        """The detector after its last step."""
+        """Return the detector after its last step."""
         with torch.random.fork_rng():
             torch.manual_seed(seed_of(self.seed, Purpose.DETECTION, WEIGHTS, self.number))
             self.detector = self.make().to(self.device).train()
@@ -120,7 +120,7 @@ class Trial:
 
 
 def detect(detector: nn.Module, images: Sequence[Annotated], device: torch.device, progress: Progress) -> list[Boxes]:
-    """What the detector finds in every image."""
+    """Return what the detector finds in every image."""
     found = []
     for place, image in enumerate(images):
         pixels = torch.from_numpy(read_pixels(image)).permute(2, 0, 1).to(device).float() / 255

@@ -27,7 +27,7 @@ from carp.images.sources.paper.split_lists import VOC_CLASSES
 from carp.runs.checkpoint import list_checkpoints
 from carp.runs.run_folder import locked
 
-_STATE = 1  # of the files below `state`: another number when a step is computed in another way
+_STATE = 1  # version of the files below `state`; change it when the computation of a step changes
 _SIZES = (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)
 
 
@@ -77,10 +77,10 @@ def detection(
         seed: Seed of all random choices.
         workers: Processes that decode images; 0 decodes them in the main process.
         device: Where to train; the CPU if None.
-        state: A folder that keeps the state, so that the same call resumes; the results are the same to the bit on
-            a CPU. Only the values of finished trials are kept.
+        state: A folder that keeps the state, so that the same call resumes; on a CPU, the results are the same, bit for
+            bit. Only the values of finished trials are kept.
         save_seconds: Time between two saves.
-        progress: Called with what is done; returns a function to be called with (done, all).
+        progress: Called with a description of the work; returns a function to be called with (done, all).
         warn: Called with one line if the state is damaged.
 
     Returns:
@@ -146,7 +146,7 @@ def _run(trial: Trial, test: Sequence[Annotated], progress: Progress) -> dict[st
         return _measured(trial, test, progress)
     with locked(trial.state):
         result = trial.state / "result.json"
-        with suppress(OSError, ValueError, RecursionError):  # not there yet, or damaged
+        with suppress(OSError, ValueError, RecursionError):  # it does not exist yet, or it is damaged
             found: dict[str, Any] = json.loads(result.read_text())
             return found
         made = _measured(trial, test, progress)

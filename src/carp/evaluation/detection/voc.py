@@ -57,7 +57,7 @@ def read_voc(root: Path, parts: Sequence[str]) -> list[Annotated]:
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"cannot read {listed}, the list of VOC {part}: {getattr(error, 'strerror', None) or error}. Give the "
-                "folder that has VOCdevkit with --data; train=2007:train --test 2007:val name other parts."
+                "folder that contains VOCdevkit with --data; train=2007:train --test 2007:val select other parts."
             ) from error
         images += [
             Annotated(folder / "JPEGImages" / f"{name}.jpg", _read_boxes(folder / "Annotations" / f"{name}.xml"))
@@ -98,7 +98,7 @@ def _read_boxes(path: Path) -> Boxes:
 
 
 def read_pixels(image: Annotated) -> Pixels:
-    """RGB bytes [H, W, 3]."""
+    """Return RGB bytes [H, W, 3]."""
     return decode(read_file(image.path), str(image.path))
 
 
@@ -113,12 +113,12 @@ class Scenes(Dataset["list[Scene] | DataError"]):
         self.sizes, self.max_size, self.seed, self.trial = tuple(sizes), max_size, seed, trial
 
     def batches(self, first: int, last: int, *, batch_size: int, workers: int) -> Generator[list[Scene]]:
-        """The batches of these steps."""
+        """Yield the batches of these steps."""
         items = self._items(first, last, batch_size)
         made = by_workers(self, items, workers) if workers else (self.__getitems__(batch) for batch in items)
-        with closing(made):  # the workers end here, whoever still holds an error that was raised
+        with closing(made):  # ends the workers here, even while a raised error still refers to them
             for batch in made:
-                if isinstance(batch, DataError):  # as an exception it would arrive as a worker's traceback
+                if isinstance(batch, DataError):  # a raised exception would arrive as a worker's traceback
                     raise batch
                 yield batch
 

@@ -28,7 +28,7 @@ class Boxes:
 
 
 def average_precisions(found: Sequence[Boxes], truth: Sequence[Boxes], num_classes: int) -> tuple[Floats, Floats]:
-    """AP of every class at every overlap, [classes, overlaps]: by VOC 2007's eleven points, and by the area.
+    """Return the AP of every class at every overlap, [classes, overlaps]: by VOC 2007's eleven points, and by the area.
 
     It is NaN for a class without objects to find.
     """
@@ -77,7 +77,7 @@ def _in_image(overlap_DO: Floats, difficult: NDArray[np.bool_]) -> NDArray[np.in
 
 
 def overlaps(ours: Floats, theirs: Floats) -> Floats:
-    """Intersection over union of every pair of boxes, [D, O]."""
+    """Return the intersection over union of every pair of boxes, [D, O]."""
     left_top = np.maximum(ours[:, None, :2], theirs[None, :, :2])
     right_bottom = np.minimum(ours[:, None, 2:], theirs[None, :, 2:])
     common = (right_bottom - left_top).clip(min=0).prod(axis=2)

@@ -1,1 +1,1 @@
-"""Few-shot evaluation: what is drawn, and the classifiers that are trained on it."""
+"""Few-shot evaluation: the choice of images, and the classifiers that are trained on them."""

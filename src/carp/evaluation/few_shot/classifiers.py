@@ -78,7 +78,7 @@ class LinearTask:
         }
 
     def work(self, rows: Rows) -> int:
-        """How much a draw adds to the progress."""
+        """Return how much a draw adds to the progress."""
         return 1 if self._crops is None else _EPOCHS * len(rows)
 
     def classify(
@@ -114,7 +114,7 @@ class LinearTask:
         return values, grid.predict(of_test(), 0) if crops is None else predictions_of(grid, 0, 1, of_test())
 
     def _untrained(self, seed: int) -> tuple[LinearGrid, Callable[[], Iterable[Batch]]]:
-        """The classifier, and the test images; on stored features, every process trains the same."""
+        """Return the classifier, and the test images; on stored features, every process trains the same."""
         one, shape = [self._classifier], (self._train.shape[1], self._num_classes)
         if self._crops is None:
             everything = np.arange(len(self._test))
@@ -145,7 +145,7 @@ class SvmTask:
         self._train, self._test = train, test
 
     def work(self, _rows: Rows) -> int:
-        """How much a draw adds to the progress."""
+        """Return how much a draw adds to the progress."""
         return 1
 
     def classify(
@@ -162,7 +162,7 @@ class SvmTask:
         return {"map": area, "map11": eleven}, None
 
     def _scores(self, features: Features, shown: Shown, label: int) -> NDArray[np.float64]:
-        """The scores of one class for all test images."""
+        """Return the scores of one class for all test images."""
         if shown.all():
             raise DataError(
                 f"all {len(shown)} images of a draw show class {label}, so its classifier has nothing to separate: add "

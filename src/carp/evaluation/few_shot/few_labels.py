@@ -44,7 +44,7 @@ def few_shot(
 ) -> Result:
     """Train on n images of every class, drawn from the training features [N, F], and test on all test features.
 
-    Labels are [N], or [N, C] for several labels per image, where a number above 0 says that the image shows the class.
+    Labels are [N], or [N, C] for several labels per image, where a number above 0 means that the image shows the class.
     A class with fewer than n images contributes all of them. Within a run, the images of a smaller n are among those of
     a larger one. `full` uses all images, so it has one run.
 
@@ -53,7 +53,7 @@ def few_shot(
         train_labels: Their classes.
         test: Test features.
         test_labels: Their classes.
-        shots: How many images of every class; numbers from 1, or `full`.
+        shots: The number of images per class: 1 or more, or `full`.
         runs: Number of times that images are drawn; values are means over these runs.
         lr: Learning rate of a linear classifier; a tenth from epoch 12 on, and a hundredth from epoch 18.
         weight_decay: Weight decay of a linear classifier.
@@ -107,7 +107,7 @@ def few_shot(
 def draw_single_label(labels: Labels, n: int, seed: int, run: int) -> Rows:
     """N rows of every class, in the order of the rows."""
     hashes = key(seed, Purpose.FEW_SHOT, run, np.arange(len(labels)))
-    by_class = np.lexsort((hashes, labels))  # classes in turn, in each the order of the draw
+    by_class = np.lexsort((hashes, labels))  # class by class, each in the order of the draw
     _, first, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
     place = np.arange(len(labels)) - np.repeat(first, counts)
     return np.sort(by_class[place < n])

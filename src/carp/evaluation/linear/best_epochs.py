@@ -1,6 +1,6 @@
 """The best epoch of every classifier on the test images, which published linear evaluations report.
 
-The value is too high, because the test images make the choice; CARP's default chooses on other images.
+The value is optimistic, because the test images select the epoch; by default, CARP uses other images.
 
 Shapes: S classifiers, C classes, F features.
 """
@@ -14,7 +14,7 @@ from carp.evaluation.linear.grid import Batch, LinearGrid
 
 
 class BestEpochs:
-    """The weights that each classifier of a grid had after its best epoch; the first of equals."""
+    """The weights that each classifier of a grid had after its best epoch; the first one if several are equal."""
 
     def __init__(self, grid: LinearGrid, test: Callable[[], Iterable[Batch]]) -> None:
         self._grid, self._test = grid, test
@@ -38,7 +38,7 @@ class BestEpochs:
         return epochs
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that changes during training, one row per classifier."""
+        """Return everything that changes during training, one row per classifier."""
         return {
             "weight": self._weight_SCF,
             "bias": self._bias_SC,

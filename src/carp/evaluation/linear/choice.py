@@ -27,7 +27,7 @@ def scaled_grid(
     batch_size: int,
     lr_scaling: LrScaling = "linear",
 ) -> list[Classifier]:
-    """All combinations, the learning rates multiplied by batch_size / 256 unless `lr_scaling` is `none`."""
+    """Return all combinations, the learning rates multiplied by batch_size / 256 unless `lr_scaling` is `none`."""
     scaled = [lr * batch_size / 256 for lr in lrs] if lr_scaling == "linear" else lrs
     return [
         Classifier(name, float(lr), float(wd)) for name, lr, wd in itertools.product(optimisers, scaled, weight_decays)
@@ -47,7 +47,7 @@ def recorded(
     *,
     cached: bool,
 ) -> dict[str, Any]:
-    """The settings that results record."""
+    """Return the settings that results record."""
     return {
         "optimisers": list(optimisers),
         "lrs": list(lrs),
@@ -73,15 +73,13 @@ def choose_held_out(labels: Labels, share: float, seed: int) -> NDArray[np.bool_
     if not marked.any():  # every class is tiny: one of the largest class
         own = np.flatnonzero(labels == np.bincount(labels).argmax())
         if len(own) < 2:
-            raise ConfigError(
-                "holding images out needs a class with at least two training images, received one: add images."
-            )
+            raise ConfigError("no images can be held out, because every class has only one training image. Add images.")
         marked[own[np.argmin(hashes[own])]] = True
     return marked
 
 
 def best_classifier(top1: Sequence[float]) -> int:
-    """Return the index of the classifier that is best on the images that select it; the first of equals."""
+    """Return the index of the best classifier on the images that select it; the first one if several are equal."""
     return int(np.argmax(top1))
 
 
@@ -99,9 +97,9 @@ def linear_result(
 ) -> Result:
     """Return the values of the chosen classifier (`top1`, …) and the whole grid.
 
-    It was chosen on the images held out; or on the test images, each classifier after its best epoch.
-    With `all_final`, every classifier in `tested` was trained on all images, like the chosen one. Then the largest
-    top-1 on the test images is reported, too; it is never below `top1`.
+    The classifier was chosen on the held-out images, or on the test images, each classifier after its best epoch. With
+    `all_final`, every classifier in `tested` was trained on all images, like the chosen one. Then the largest top-1 on
+    the test images is also reported; it is never below `top1`.
     """
     rows = [
         {

@@ -1,4 +1,4 @@
-"""Trains classifiers on random crops of the images of a source, with a state that the same call resumes from.
+"""Trains classifiers on random crops of the images of a source; the same call resumes from a saved state.
 
 Shapes: B images of a step, F features.
 """
@@ -28,12 +28,12 @@ from carp.runs.run_folder import locked
 
 T = TypeVar("T", bound=np.generic)
 
-_STATE = 2  # of the files below `state`: another number when a step is computed in another way
+_STATE = 2  # version of the files below `state`; change it when the computation of a step changes
 
 
 @dataclass(frozen=True)
 class CropTraining:
-    """A frozen encoder, the images that it sees, and a folder for what is trained on them."""
+    """A frozen encoder, the images that it sees, and a folder for the state of the training."""
 
     encoder: nn.Module
     """Images [B, 3, size, size] to features [B, F]."""
@@ -73,17 +73,17 @@ class CropTraining:
         """Train grids on crops of these images, from the newest saved state to the end.
 
         Args:
-            grids: They share the classifiers with the other processes.
-            classifiers: Of all processes.
+            grids: The grids to train; processes share their classifiers.
+            classifiers: The classifiers of all processes.
             images: Which images of the source, [N].
             labels: Their classes, [N].
             held_out: Those that select a classifier, [N].
-            held_out_share: As it was asked for.
+            held_out_share: The requested share.
             epochs: Passes over the images.
             batch_size: Images per step.
-            seed: Of the order and of the crops.
+            seed: Seed of the order and of the crops.
             lr_factor: Factor of the learning rates in an epoch.
-            also: What else a state must agree in before it is resumed.
+            also: Further values that must match before a state is resumed.
             progress: Called with (done, all) images, counted over the epochs.
         """
         shape = grids.final.weight_SCF.shape
@@ -125,17 +125,17 @@ class CropTraining:
             ).run()
 
     def batches(self, features: Features, labels: Labels, rows: NDArray[np.int64] | None = None) -> Iterator[Batch]:
-        """Stored features and their labels, on the device of the encoder; all rows if none are given."""
+        """Return stored features and their labels, on the device of the encoder; all rows if none are given."""
         chosen = np.arange(len(features)) if rows is None else rows
         return ((x_BF.to(self.device), y_B.to(self.device)) for x_BF, y_B in in_order(features, labels, chosen))
 
     def _by_image(self, images: NDArray[np.int64], values: NDArray[T]) -> NDArray[T]:
-        """Values of some images as values of all images of the source."""
+        """Return values of some images as values of all images of the source."""
         found = np.zeros(len(self.source), dtype=values.dtype)
         found[images] = values
         return found
 
 
 def digest(array: NDArray[Any]) -> str:
-    """A hash of the values of an array."""
+    """Return a hash of the values of an array."""
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()

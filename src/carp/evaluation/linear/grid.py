@@ -169,7 +169,7 @@ class LinearGrid:
         """Return the class that one classifier predicts for every image, and its probability."""
         found = [torch.softmax(self.logits(x_BF)[:, classifier].cpu().double(), dim=1).numpy() for x_BF, _ in batches]
         shares_NC = np.concatenate(found)
-        classes = shares_NC.argmax(axis=1)  # of equal classes the first
+        classes = shares_NC.argmax(axis=1)  # the first of equal classes
         return Predicted(classes, shares_NC[np.arange(len(classes)), classes])
 
     def finite(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Grids of linear classifiers on one pass of a frozen encoder over random crops, from the last saved step.
+"""Trains grids of linear classifiers on one pass of a frozen encoder over random crops; resumable.
 
 Shapes: B images of a step, S classifiers, C classes, F features.
 """
@@ -44,7 +44,7 @@ class Grids(ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that changes during training."""
+        """Return everything that changes during training."""
 
     @abstractmethod
     def after_epoch(self, epoch: int) -> None:
@@ -72,7 +72,7 @@ class OneGrid(Grids):
             self._best.after_epoch(epoch)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that changes during training."""
+        """Return everything that changes during training."""
         return _joined({"final": self.final, "best": self._best})
 
 
@@ -97,17 +97,17 @@ class TwoGrids(Grids):
         """Only the last epoch counts."""
 
     def finite(self) -> list[bool]:
-        """Which classifiers have diverged in neither grid."""
+        """Return which classifiers have diverged in neither grid."""
         found: list[bool] = (self.choosing.finite() & self.final.finite()).tolist()
         return found
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that changes during training."""
+        """Return everything that changes during training."""
         return _joined({"choosing": self.choosing, "final": self.final})
 
 
 def _joined(parts: Mapping[str, LinearGrid | BestEpochs | None]) -> dict[str, Tensor]:
-    """The states of several parts, each under its name."""
+    """Return the states of several parts, each under its name."""
     return {
         f"{name}.{key}": value
         for name, part in parts.items()
@@ -133,7 +133,7 @@ class FrozenEncoder:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Tensor:
-        """Features [B, F] of images that are not yet normalised."""
+        """Return features [B, F] of images that are not yet normalised."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             features_BF: Tensor = self._encoder(normalise(images, self._device, channels_last=True))
         return features_BF.float()
@@ -182,7 +182,7 @@ class Training:
         x_BF = self.encode(batch.images) if len(batch.indices) else torch.empty(0, wanted, device=device)
         if x_BF.ndim != 2 or x_BF.shape[1] != wanted:
             raise DataError(
-                f"the encoder makes features of shape {list(x_BF.shape[1:])}, but the stored ones have length "
+                f"the encoder returns features of shape {list(x_BF.shape[1:])}, but the stored ones have length "
                 f"{wanted}. Take both from the same encoder."
             )
         x_BF, indices = (
@@ -216,7 +216,7 @@ class Training:
         self._lost |= {bad.index: bad for bad in unreadable}
         if len(self._lost) > max(1, _MOST_LOST * self.crops.num_images):
             raise BadImagesError(
-                f"{self._note()} They could be read when their features were stored: put them back and run the same "
+                f"{self._note()} They could be read when their features were stored: restore them and run the same "
                 "command again, or extract the features again."
             )
 

@@ -2,8 +2,8 @@
 
 All classifiers of the grid train on one pass of the encoder. Two grids share it. One does not see the images that are
 held out; its accuracy on them selects a classifier. The other sees all images, and its classifier with the same
-settings is tested. So nothing is trained twice, and the test images select nothing. Where the test images are to
-select, as in published evaluations, there is one grid. Under torchrun every process encodes its share of a step's
+settings is tested. So nothing is trained twice, and the test images select nothing. If the test images select the
+classifier, as in published evaluations, there is one grid. Under torchrun every process encodes its share of a step's
 images and trains its share of the classifiers on all of them.
 
 Shapes: N images, B images of a step, F features.
@@ -89,9 +89,10 @@ def linear_on_images(
         test_labels: Their classes.
         encoder: Images [B, 3, size, size] to features [B, F].
         source: The training images.
-        indices: Which image of `source` each row of `train` is; without it row n is image n. Others are not used.
+        indices: Which image of `source` each row of `train` is; without it, row n is image n. Other images are not
+            used.
         size: Side of the crops.
-        device: Where the encoder and the grid are.
+        device: Device of the encoder and the grid.
         precision: Precision of the encoder; the classifiers are always float32.
         workers: Processes that decode photographs.
         optimisers: Optimisers of the grid.
@@ -115,7 +116,7 @@ def linear_on_images(
 
     Returns:
         The same as `linear_probe`. With images held out also `best_top1_on_test`, the largest `test_top1` of the grid,
-        which is too high, because the test images select the classifier; in the grid, `held_out_top1` then belongs to
+        which is optimistic, because the test images select the classifier; in the grid, `held_out_top1` then belongs to
         the classifier that did not see the images held out, `test_top1` to the one that saw all.
     """
     classifiers = scaled_grid(optimisers, lrs, weight_decays, batch_size, lr_scaling)

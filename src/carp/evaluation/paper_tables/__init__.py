@@ -1,1 +1,1 @@
-"""The evaluations behind the paper's tables: which there are, how long they take, which are done, and running them."""
+"""The evaluations behind the paper's tables: which are needed, which are done, how long they take, and running them."""

@@ -27,7 +27,7 @@ class FailedEvaluation:
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of evaluations, and notes on their results."""
+    """The outcome of evaluations, and notes on their results."""
 
     evaluations: tuple[Evaluation, ...]
     failed: tuple[FailedEvaluation, ...]
@@ -42,7 +42,7 @@ def run_evaluations(
     out: str | Path | None,
     quiet: bool,
 ) -> Ran:
-    """Run what is to do, in the given order.
+    """Run the evaluations that are left, in the given order.
 
     An evaluation that fails is reported, and the next one begins. A signal ends all of them; so does a failure in one
     of several processes, which would no longer be in step with the others.

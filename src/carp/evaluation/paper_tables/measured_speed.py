@@ -1,4 +1,4 @@
-"""How fast this machine is: a few images through the encoder, and a product of matrices.
+"""Measures the speed of this machine: a few images through the encoder, and a matrix product.
 
 Shapes: N images, S side.
 """
@@ -24,7 +24,7 @@ _SIDE = 768  # of the matrices
 
 
 class Speed:
-    """The speed of an encoder and of products of float32 matrices.
+    """The speed of an encoder and of float32 matrix products.
 
     Attributes:
         per_pixel: Seconds per pixel of the encoder's input, without decoding.
@@ -38,7 +38,7 @@ class Speed:
         self._per_product = _seconds_per_product()
 
     def seconds(self, work: Work, per_pixel: float | None = None) -> float:
-        """Return the time of some work; `per_pixel` is what `measure` returned for its images."""
+        """Return the estimated time of some work; `per_pixel` is the value that `measure` returned for its images."""
         return work.pixels * (per_pixel or self.per_pixel) + work.multiply_adds * self._per_product
 
     def measure(self, source: Source) -> float:

@@ -37,18 +37,18 @@ class Evaluation:
     name: str
     """The name of the dataset in tables."""
     data: str
-    """What `carp eval` would be given as --data."""
+    """The value of --data for `carp eval`."""
     options: FeatureOptions
     dataset: ListedDataset
     """The dataset, and whether it is in the folder of datasets."""
     result: Result | None = None
     """The result, if the evaluation is done."""
     seconds: float = 0.0
-    """Estimated time, if it is still to do."""
+    """Estimated time, if it has not been done yet."""
 
     @property
     def pair(self) -> Pair:
-        """What columns of tables name."""
+        """The protocol and the dataset, as the columns of tables name them."""
         return self.protocol.name, self.name
 
     @property
@@ -66,7 +66,7 @@ class Evaluation:
 
     @property
     def title(self) -> str:
-        """For messages."""
+        """The title in messages."""
         return f"{self.protocol.title} on {title_of_data(self.name)}"
 
     @property
@@ -75,7 +75,7 @@ class Evaluation:
         return sum(_counts(self))
 
     def command(self, model: str | Path, branch: str, out: str | Path | None) -> str:
-        """The command that runs only this evaluation."""
+        """Return the command that runs only this evaluation."""
         words = ["carp", "eval", self.protocol.name, str(model), "--data", self.data, "--branch", branch]
         if out is not None:
             words += ["--out", str(out)]
@@ -148,7 +148,7 @@ def _listed(name: str, root: Path) -> ListedDataset:
 
 
 def _counts(evaluation: Evaluation) -> tuple[int, int]:
-    """The numbers of training and test images."""
+    """Return the numbers of training and test images."""
     row: Dataset = evaluation.dataset.dataset
     part = evaluation.data.removeprefix(PREFIX).partition(":")[2] or "train"
     return row.images(part), row.images("test")
@@ -162,7 +162,7 @@ def _with_result(evaluation: Evaluation, finished: FinishedResults, encoder: Enc
 def _with_times(
     evaluations: Sequence[Evaluation], root: Path, encoder: Encoder, options: FeatureOptions
 ) -> list[Evaluation]:
-    """Measure the machine, and estimate the time of what is to do. All processes use the estimates of the first."""
+    """Measure the machine and estimate the time of the remaining work. All processes use the first one's estimates."""
     speed = Speed(encoder, options.precision)
     per_pixel: dict[str, float] = {}
     seconds = []

@@ -1,4 +1,4 @@
-"""What an evaluation was asked for. Result files record it, so that the same evaluation need not run twice."""
+"""The request behind an evaluation. Result files record it, so that the same evaluation need not run twice."""
 
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,14 @@ _WITHOUT_EFFECT = frozenset({"root", "download", "device"})  # on the values
 
 
 def request_of(protocol: AnyProtocol, data: object, test: object, options: FeatureOptions) -> dict[str, Any]:
-    """Describe an evaluation by what was given; empty if the images were objects, which have no name."""
+    """Describe an evaluation by its arguments; empty if the images were Python objects, which have no name."""
     if not all(part is None or isinstance(part, str | Path) for part in (data, test)):
         return {}
     used = set(OPTIONS[protocol.needs]) - _WITHOUT_EFFECT
     return {
         "data": str(data),
         "test": None if test is None else str(test),
-        "settings": protocol.settings.model_dump(mode="json", exclude={"preset"}),  # it only stands for the others
+        "settings": protocol.settings.model_dump(mode="json", exclude={"preset"}),  # it only stands for other settings
         "options": options.model_dump(mode="json", include=used),
     }
 

@@ -1,11 +1,11 @@
-"""How much work an evaluation is, so that its time can be estimated before it runs. Imports without torch."""
+"""The amount of work of an evaluation, to estimate its time before it runs. Imports without torch."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the work of an evaluation depends on."""
+    """The sizes that determine the work of an evaluation."""
 
     train: int
     """Training images; for a search, the database."""
@@ -15,16 +15,16 @@ class Sizes:
     features: int
     """Length of the vectors."""
     pixels: int
-    """Of an image with the transform for evaluation."""
+    """Pixels per image after the evaluation transform."""
     several_labels: bool = False
     """Whether an image has several labels."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an evaluation computes."""
+    """The amount of computation."""
 
     pixels: float
-    """That pass through the encoder forwards; a step of training counts as three passes."""
+    """Pixels that pass forwards through the encoder; a training step counts as three passes."""
     multiply_adds: float = 0.0
-    """Outside the encoder."""
+    """Multiply-adds outside the encoder."""

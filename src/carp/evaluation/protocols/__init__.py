@@ -9,13 +9,13 @@ from carp.evaluation.protocol import REGISTRY, AnyProtocol
 
 
 def all_protocols() -> list[type[AnyProtocol]]:
-    """All protocols, in the order of help and tables."""
+    """Return all protocols, in the order of help and tables."""
     _import_modules()
     return sorted(REGISTRY.values(), key=lambda protocol: (protocol.position, protocol.name))
 
 
 def find_protocol(name: str) -> type[AnyProtocol]:
-    """The protocol with this name; a misspelt one is a `ConfigError` with the nearest name."""
+    """Return the protocol with this name; a misspelt one raises a `ConfigError` that suggests the nearest."""
     names = [protocol.name for protocol in all_protocols()]
     if name not in names:
         raise ConfigError(f"there is no protocol '{name}'.{nearest(name, names)} Protocols: {', '.join(names)}.")
@@ -23,7 +23,7 @@ def find_protocol(name: str) -> type[AnyProtocol]:
 
 
 def protocol_of_result(name: str) -> type[AnyProtocol] | None:
-    """The protocol that a result file names, maybe by a former name; None if this version does not have it."""
+    """Return the protocol that a result file names, possibly by a former name; None if this version does not have it."""
     return next((protocol for protocol in all_protocols() if name in (protocol.name, *protocol.former_names)), None)
 
 

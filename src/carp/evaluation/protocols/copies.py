@@ -57,7 +57,7 @@ class Copies(Protocol[CopiesSettings]):
                 "attack` wrote."
             )
         chosen = self.settings
-        work.required_encoder()  # before images are looked for
+        work.required_encoder()  # before the images are opened
         published = ranked_set(data)
         source = None if published is None else work.open_images(data)
         found = read_copies(Path(data) if source is None else folder_of(source))
@@ -85,12 +85,12 @@ class Copies(Protocol[CopiesSettings]):
         return with_origin(replace(result, settings={**result.settings, "side": chosen.side}), origin, described)
 
     def work(self, sizes: Sizes) -> Work:
-        """Images pass as squares of their own size."""
+        """Every image passes through the encoder as a square of `side` pixels."""
         return Work((sizes.train + sizes.test) * self.settings.side**2, sizes.train * sizes.test * sizes.features)
 
 
 def _name_of(found: "CopySet") -> str | None:
-    """The published dataset that has as many originals and strong copies; None for any other copies."""
+    """Return the published dataset that has as many originals and strong copies; None for any other copies."""
     from carp.images.sources.paper.paper_datasets import DATASETS
 
     rows = (row for row in DATASETS if row.is_ranked and not row.truth)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _TRAIN, _TEST = ("2007:trainval", "2012:trainval"), ("2007:test",)
 _STATE = "detection"  # sub-folder: the state of an interrupted run, and the numbers of finished trials
 
-# What the time of training follows from: longer over shorter side of an image; boxes that pass through the last stage,
-# an area of `_STAGE_PIXELS` each; the share of that stage in the work of the whole encoder
+# Quantities that determine the training time: longer over shorter side of an image; boxes that pass through the last
+# stage, with an area of `_STAGE_PIXELS` each; the share of that stage in the work of the whole encoder
 _ASPECT, _BOXES_IN_TRAINING, _BOXES_IN_TEST, _STAGE_PIXELS, _LAST_STAGE = 4 / 3, 512, 1000, 224**2, 0.2
 
 Pixels = Annotated[int, Field(gt=0)]
@@ -128,7 +128,7 @@ class Detection(Protocol[DetectionSettings]):
 
 
 def _progress(what: str, display: "Display", bars: ExitStack) -> "Callable[[int, int], None]":
-    """A progress bar that starts with its first count and ends the one before it."""
+    """Return a progress bar that starts with its first count and ends the one before it."""
     counters: list[Callable[[int, int], None]] = []
 
     def count(done: int, total: int) -> None:

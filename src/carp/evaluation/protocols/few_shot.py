@@ -39,7 +39,7 @@ class FewShotSettings(PresetSettings):
     shots: tuple[Shots, ...] = Field(
         (1, 2, 4, 8, 16, "full"),
         min_length=1,
-        description="Number of training images per class: numbers from 1, or full for all images.",
+        description="Number of training images per class: 1 or more, or full for all images.",
     )
     runs: int = Field(5, ge=1, description="Number of times that images are drawn; values are means over these runs.")
     lr: float = Field(0.03, gt=0, description="Learning rate of the linear classifier (one label per image).")
@@ -104,7 +104,7 @@ class FewShot(Protocol[FewShotSettings]):
         return Work((sizes.train + sizes.test + crops) * sizes.pixels, products)
 
     def _crops(self, data: "LabelledFeatures", work: "Workspace") -> "CropTraining":
-        """How to train on crops of the training images."""
+        """Return what is needed to train on crops of the training images."""
         from carp.evaluation.linear.crop_training import CropTraining
 
         if data.source is None or work.encoder is None:

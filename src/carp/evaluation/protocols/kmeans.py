@@ -31,7 +31,7 @@ class KmeansSettings(PresetSettings):
 
     scale: Literal["unit", "standard"] = Field(
         "unit",
-        description="What is done to features first: unit divides each vector by its length; standard subtracts from "
+        description="Normalisation of the features: unit divides each vector by its length; standard subtracts from "
         "each feature its mean over the training images and divides by its deviation.",
     )
     num_clusters: int | None = Field(None, ge=1, description="Number of clusters. Default: the number of classes.")

@@ -49,7 +49,7 @@ class Knn(Protocol[KnnSettings]):
     }
 
     def check(self, num_images: int, *, leave_one_out: bool) -> None:
-        """Raise if there are fewer images than neighbours that were asked for."""
+        """Raise if there are fewer images than the requested neighbours."""
         from carp.evaluation.nearest_neighbours import check_neighbours
 
         for k in self.settings.k if self._is_given else ():

@@ -35,15 +35,15 @@ class RetrievalSettings(PresetSettings):
 
     truth: str | Path | None = Field(
         None,
-        description="A published ground truth (gnd_roxford5k.pkl, or the same content as JSON), or a relevance file: "
-        ".csv, with queries also .json. Default: images of the same class are relevant.",
+        description="A published ground truth (gnd_roxford5k.pkl, or the same content as JSON), or a relevance file "
+        "(.csv; with --queries also .json). Default: images of the same class are relevant.",
     )
     queries: str | Path | None = Field(
         None, description="Query images. Default: every image of the database is a query for the others."
     )
     multi_scale: bool = Field(False, description="Extract features at three scales instead of one.")
     max_side: int | None = Field(
-        None, ge=1, description="Shrink images whose longer side is longer than this. None keeps the original size."
+        None, ge=1, description="Shrink images whose longer side exceeds this. None keeps the original size."
     )
     boxes: bool | None = Field(True, description="Crop published queries to their boxes.")
     whiten: str | Path | None = Field(None, description="Other images to learn a whitening from.")
@@ -63,7 +63,7 @@ class Retrieval(Protocol[RetrievalSettings]):
     in_paper = {name: f"dataset:{name}" for name in ("roxford5k", "rparis6k")}  # noqa: RUF012 - a ClassVar of the base
 
     def run(self, data: "Openable", test: None, work: "Workspace") -> "Result":  # noqa: ARG002 - it has no test images
-        """Rank the images of `data` for every query; with a published ground truth, `data` holds the queries, too."""
+        """Rank the images of `data` for every query; with a published ground truth, `data` also holds the queries."""
         from carp.evaluation.ranked.ground_truth import read_ground_truth
         from carp.evaluation.ranked.original_sizes import take_original_sizes
         from carp.evaluation.ranked.retrieval_scores import retrieval
@@ -74,7 +74,7 @@ class Retrieval(Protocol[RetrievalSettings]):
         from carp.images.sources.subset import by_name
 
         chosen = self.settings
-        work.required_encoder()  # before images are looked for
+        work.required_encoder()  # before the images are opened
         database = queries = work.open_images(data)
         published, given = ranked_set(data), chosen.truth
         if published is not None and given is None and chosen.queries is None:
@@ -117,7 +117,7 @@ class Retrieval(Protocol[RetrievalSettings]):
         return with_origin(replace(result, settings={**result.settings, **settings}), origin, described)
 
     def work(self, sizes: Sizes) -> Work:
-        """Images pass in their own sizes, with several scales once per scale."""
+        """Every image passes through the encoder at its own size, once per scale."""
         from carp.features.scales import ONE_SCALE, THREE_SCALES
 
         scales = THREE_SCALES if self.settings.multi_scale else ONE_SCALE
@@ -129,7 +129,7 @@ class Retrieval(Protocol[RetrievalSettings]):
 
 
 def _published_truth(published: "Dataset", images: "Source") -> Path:
-    """The ground truth that belongs to a published dataset."""
+    """Return the ground truth that belongs to a published dataset."""
     from carp.images.sources.paper.ranked_sets import folder_of, ground_truth_file
 
     if not published.truth:
@@ -141,7 +141,7 @@ def _published_truth(published: "Dataset", images: "Source") -> Path:
 
 
 def _name_of(truth: "GroundTruth") -> str | None:
-    """The published dataset that has as many queries and images; None for any other ground truth."""
+    """Return the published dataset that has as many queries and images; None for any other ground truth."""
     from carp.images.sources.paper.paper_datasets import DATASETS
 
     sizes = len(truth.queries), len(truth.database)
@@ -150,7 +150,7 @@ def _name_of(truth: "GroundTruth") -> str | None:
 
 
 def _judged(queries: "Source", database: "Source", relevance: str | Path | None) -> "Sequence[Judged]":
-    """The relevant images of every query: from a relevance file, or those of the same class."""
+    """Return the relevant images of every query: from a relevance file, or those of the same class."""
     from carp.evaluation.ranked.ground_truth import SameClass, read_relevance
     from carp.images.labels import single_labels, unlabelled
     from carp.images.sources.subset import names_of

@@ -68,7 +68,7 @@ def copy_detection(
 
 
 def _means(copies: CopySet, precisions: np.ndarray) -> dict[str, float]:
-    """Mean average precision of every attack, of its strengths, and over all."""
+    """Return the mean average precision of every attack, of its strengths, and over all."""
     groups: dict[str, list[int]] = defaultdict(list)
     strengths: dict[str, dict[float | None, list[int]]] = defaultdict(lambda: defaultdict(list))
     for place, copy in enumerate(copies.copies):
@@ -84,7 +84,7 @@ def _means(copies: CopySet, precisions: np.ndarray) -> dict[str, float]:
 
 
 def micro_average_precision(firsts: list[tuple[float, bool]]) -> float:
-    """Precision at every right first result, all ordered by similarity, summed and divided by the number of queries.
+    """Return the sum of the precision at every correct first result, ordered by similarity, divided by the queries.
 
     Among equally similar results, wrong ones come first, so that nothing is gained by chance.
     """

@@ -1,4 +1,4 @@
-"""Sets of altered images and their originals: INRIA Copydays, or what `carp data attack` made."""
+"""Sets of altered images and their originals: INRIA Copydays, or a folder of `carp data attack`."""
 
 import json
 import re
@@ -36,19 +36,19 @@ class CopySet:
 
 
 def read_copies(folder: Path) -> CopySet:
-    """Read a folder: Copydays as published, or a set that `carp data attack` made."""
+    """Read a folder: Copydays as published, or a set that `carp data attack` wrote."""
     if (folder / MANIFEST).is_file():
         return _read_manifest(folder)
     if (folder / _ORIGINALS).is_dir():
         return _read_copydays(folder)
     raise DataError(
         f"{folder} contains no copies. Give the folder of Copydays (with '{_ORIGINALS}' and 'strong'), or one that "
-        "`carp data attack` made."
+        "`carp data attack` wrote."
     )
 
 
 def _read_copydays(folder: Path) -> CopySet:
-    """The existing folders among `original`, `strong`, `jpegqual/3` … and `crops/10` …; names share four digits."""
+    """Read the folders that exist: `original`, `strong`, `jpegqual/3` … and `crops/10` …; names share four digits."""
     originals = _images(folder / _ORIGINALS)
     places: dict[str, int] = {}
     for place, name in enumerate(originals):

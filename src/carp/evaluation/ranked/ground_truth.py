@@ -160,7 +160,7 @@ def read_relevance(
     Args:
         path: JSON, `{"query": ["relevant", …]}` or `{"query": {"relevant": […], "junk": […]}}`; or CSV with one
             line per pair: query, image and optionally `relevant` or `junk`.
-        query_names: Names of all queries; one that the file does not name has nothing relevant.
+        query_names: Names of all queries; a query that the file does not name has no relevant images.
         database_names: Names of all images of the database.
         leave_self_out: Query i is image i of the database, which is then ignored.
     """
@@ -170,7 +170,7 @@ def read_relevance(
     judged = [Judged(_NONE, itself) for itself in own]
     places = queries.find(found, named_by=str(path))
     for place, (name, (relevant, junk)) in zip(places.tolist(), found.items(), strict=True):
-        before = judged[place]  # a query may be there under several names
+        before = judged[place]  # a query may occur under several names
         positives, ignored = (database.find(names, named_by=str(path)) for names in (relevant, junk))
         positives = np.setdiff1d(np.union1d(before.positives, positives), own[place])
         ignored = np.union1d(before.junk, ignored)
@@ -195,7 +195,7 @@ def _relevance_json(path: Path) -> Named:
             isinstance(part, list) and all(isinstance(name, str) for name in part) for part in lists
         ):
             raise DataError(
-                f"{path}: the query '{query}' must have a list of names, or 'relevant' and 'junk' with such lists."
+                f"{path}: the query '{query}' must have a list of names, or 'relevant' and 'junk', each with a list."
             )
         found[query] = lists
     return found

@@ -79,7 +79,7 @@ def _places(order: Indices, wanted: Indices) -> Indices:
 
 
 def trapezoid_average_precision(ranks: Indices, num_positives: int) -> float:
-    """Area under the precision-recall curve by trapezoids, as in the evaluation of Holidays, Copydays and Oxford.
+    """Return the area under the precision-recall curve by trapezoids, as for Holidays, Copydays and Oxford.
 
     Between two positives the precision goes from its value just before the later one to its value just after it;
     before anything is found it is 1. Positives that are missing in `ranks` (ascending, from 0) count as never found.

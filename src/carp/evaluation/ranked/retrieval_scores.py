@@ -1,4 +1,4 @@
-"""Scores of image retrieval: how far up its ranked list a query finds the relevant images.
+"""Scores of image retrieval: how high the relevant images are in the ranked list of a query.
 
 The measures are those of the revisited Oxford and Paris sets (Radenović et al. 2018); docs/protocols.md lists every
 number. Other sets have one level and values without its name.

@@ -1,4 +1,4 @@
-"""PCA whitening, learned on the features of one set and applied to those of others.
+"""PCA whitening, learned from the features of one set and applied to those of others.
 
 Vectors are divided by their length, centred and rotated to the principal axes, and every axis is divided by its
 standard deviation. They are compared by their cosine, so whitened vectors are not normalised again.
@@ -31,11 +31,11 @@ class Whitening:
         return len(self.axes)
 
     def apply(self, features: Features) -> Features:
-        """Whitened vectors [N, D] of features [N, F]."""
+        """Return whitened vectors [N, D] of features [N, F]."""
         check_features(whitened=features)
         if features.shape[1] != len(self.mean):
             raise DataError(
-                f"the whitening was learned on {len(self.mean)} features per image, received {features.shape[1]}. "
+                f"the whitening was learned from {len(self.mean)} features per image, received {features.shape[1]}. "
                 "Take both from the same encoder."
             )
         lengths = norms(features)

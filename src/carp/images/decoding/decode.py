@@ -61,7 +61,7 @@ _COEFFICIENT_BYTES = 6  # per pixel of a progressive JPEG, at any size of the ou
 
 
 def _silence() -> None:
-    """Stop Pillow and its libtiff from printing about damage: damage that matters is raised as an error here."""
+    """Stop Pillow and libtiff from printing messages about damage; damage that matters is raised as an error."""
     warnings.filterwarnings("ignore", module=r"PIL\.")
     logging.getLogger("PIL").addHandler(logging.NullHandler())  # without a handler, errors are printed
     maps = Path("/proc/self/maps")
@@ -86,7 +86,7 @@ class Photo:
 
 
 def read_file(path: Path) -> bytes:
-    """The bytes of an image file, which must be a regular file and not too large for an image."""
+    """Return the bytes of an image file, which must be a regular file and not too large for an image."""
     try:
         return retrying(partial(_read_image, path), path)
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def _read_image(path: Path) -> bytes:
 
 
 def decode(stored: Stored, place: str) -> Pixels:
-    """RGB bytes [H, W, 3], turned upright by the EXIF orientation; `place` names the image in errors."""
+    """Return RGB bytes [H, W, 3], turned upright by the EXIF orientation; `place` names the image in errors."""
     return stored if isinstance(stored, np.ndarray) else open_photo(stored, place).pixels(1)
 
 
@@ -122,7 +122,7 @@ def open_photo(stored: Stored, place: str) -> Photo:
 
 
 def size_of(stored: Stored, place: str) -> tuple[int, int]:
-    """(width, height) from the header, before the image is turned upright."""
+    """Return (width, height) from the header, before the image is turned upright."""
     if isinstance(stored, np.ndarray):
         return stored.shape[1], stored.shape[0]
     with _named_errors(stored, place), _opened(stored, place) as image:
@@ -130,7 +130,7 @@ def size_of(stored: Stored, place: str) -> tuple[int, int]:
 
 
 def format_of(stored: bytes, place: str) -> str:
-    """The format of an encoded image, by Pillow's name: JPEG, PNG, …."""
+    """Return the format of an encoded image, by Pillow's name: JPEG, PNG, …."""
     with _named_errors(stored, place), _opened(stored, place) as image:
         return image.format or "unknown"
 
@@ -140,7 +140,7 @@ _EXIF, _EXPOSED = 0x8769, 36867  # the block of the exposure, and its time
 
 
 def has_camera_data(stored: Stored) -> bool:
-    """Whether the EXIF data name the maker or model of a camera, or the time of exposure."""
+    """Return whether the EXIF data name the maker or model of a camera, or the time of exposure."""
     if isinstance(stored, np.ndarray):
         return False
     try:
@@ -196,7 +196,7 @@ def _check_tiles(image: Image.Image, place: str) -> None:
 
 
 def _all_pixels(image: Image.Image, place: str) -> Pixels:
-    """RGB bytes of an opened image, decoded by Pillow."""
+    """Return RGB bytes of an opened image, decoded by Pillow."""
     copies = _COPY_BYTES if image.format in _COPYING else 0
     with room_for(image.width * image.height, BYTES_PER_PIXEL + copies, place):
         return pillow_pixels(image)
@@ -213,7 +213,7 @@ class _Jpeg:
 
 
 def _jpeg_pixels(stored: bytes, place: str, head: _Jpeg, reduce: int) -> Pixels:
-    """RGB bytes of a JPEG, at full size from Pillow where the fast decoder fails."""
+    """Return RGB bytes of a JPEG, at full size from Pillow where the fast decoder fails."""
     if head.progressive and stored.count(b"\xff\xda") > _MOST_SCANS:
         raise UnreadableImageError(place, f"it has more than {_MOST_SCANS} scans, which would take minutes to decode")
     if head.turn != 1 and (head.height % reduce or head.width % reduce):

@@ -13,9 +13,9 @@ from carp.console.quantities import in_bytes
 from carp.errors import UnreadableImageError
 
 _BYTES_PER_PIXEL = 8  # of a file: no format stores more than four uncompressed channels of 16 bits
-_MORE_BYTES = 64 << 20  # for anything but pixels: colour profiles, previews, more frames
+_MORE_BYTES = 64 << 20  # for everything except pixels: colour profiles, previews, more frames
 _LARGE = 1 << 24  # pixels; for smaller images, asking for the free memory would take longer than decoding
-_SHARE = 0.5  # of the available memory that one image may use, as other processes decode too
+_SHARE = 0.5  # of the available memory that one image may use, because other processes decode as well
 
 
 @dataclass
@@ -47,12 +47,12 @@ def pixel_limit(count: int) -> Iterator[None]:
 
 
 def pixels_allowed() -> int:
-    """The current limit, to be passed to other processes."""
+    """Return the current limit, to be passed to other processes."""
     return _state.pixels
 
 
 def bytes_allowed() -> int:
-    """The largest image file that is read, derived from the limit on pixels so that one setting controls both."""
+    """Return the largest file size that is read, derived from the limit on pixels so that one setting controls both."""
     return _BYTES_PER_PIXEL * _state.pixels + _MORE_BYTES
 
 
@@ -73,7 +73,7 @@ def check_pixels(width: int, height: int, place: str) -> None:
 
 
 def too_many_pixels(place: str, size: str = "") -> UnreadableImageError:
-    """The error for an image with too many pixels."""
+    """Return the error for an image with too many pixels."""
     allowed = f"max_image_pixels={_state.pixels} allows"
     return UnreadableImageError(
         place, f"it has more pixels{size} than {allowed}; raise that setting if you trust the file"
@@ -81,7 +81,7 @@ def too_many_pixels(place: str, size: str = "") -> UnreadableImageError:
 
 
 def out_of_memory(place: str) -> UnreadableImageError:
-    """The error for an image whose decoding ran out of memory."""
+    """Return the error for an image whose decoding ran out of memory."""
     return UnreadableImageError(place, "decoding it needs more memory than is free")
 
 

@@ -15,7 +15,7 @@ HAS_AVIF = bool(features.check("avif"))
 HAS_HEIC = importlib.util.find_spec("pillow_heif") is not None
 
 # The formats that Pillow may recognise, whatever the file's name. The others are left out because they run a program
-# (EPS), contain an image of another size than their header says (ICO, ICNS), or cannot be decoded at all.
+# (EPS), contain an image whose size differs from the header (ICO, ICNS), or cannot be decoded at all.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "DIB", "PPM", "TGA", "JPEG2000", "AVIF", "HEIF")
 
 SUFFIXES = frozenset(
@@ -27,7 +27,7 @@ SUFFIXES = frozenset(
 
 @cache
 def pillow_formats() -> tuple[str, ...]:
-    """The formats of this installation that Pillow may recognise."""
+    """Return the formats of this installation that Pillow may recognise."""
     if HAS_HEIC:
         import pillow_heif  # noqa: PLC0415 - optional
 
@@ -38,7 +38,7 @@ def pillow_formats() -> tuple[str, ...]:
 
 
 def remedy(suffix: str) -> str:
-    """How to make files with this suffix readable; empty if nothing helps."""
+    """Return how to make files with this suffix readable; empty if nothing helps."""
     if suffix in HEIC_SUFFIXES and not HAS_HEIC:
         return "HEIC needs `pip install 'carp-ssl[heic]'`"
     if suffix in AVIF_SUFFIXES and not HAS_AVIF:
@@ -47,7 +47,7 @@ def remedy(suffix: str) -> str:
 
 
 def missing_decoder(stored: bytes) -> str:
-    """Why an image of a known format cannot be decoded on this installation; empty for other bytes."""
+    """Return why an image of a known format cannot be decoded on this installation; empty for other bytes."""
     brand = stored[8:12] if stored[4:8] == b"ftyp" else b""
     if brand in {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"} and not HAS_HEIC:
         return f"it is a HEIC image: {remedy('.heic')}"
@@ -57,7 +57,7 @@ def missing_decoder(stored: bytes) -> str:
 
 
 def webp_size(stored: bytes) -> tuple[int, int] | None:
-    """(width, height) of a WebP file, whose canvas Pillow allocates on opening; None for other bytes."""
+    """Return (width, height) of a WebP file, whose canvas Pillow allocates on opening; None for other bytes."""
     if stored[:4] != b"RIFF" or stored[8:12] != b"WEBP" or len(stored) < 30:
         return None
     kind = stored[12:16]

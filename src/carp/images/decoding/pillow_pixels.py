@@ -16,7 +16,7 @@ _FLOAT_RANGES, _INT_RANGES = (1.0, 255.0, 65535.0), (255.0, 65535.0)
 
 
 def pillow_pixels(image: Image.Image) -> Pixels:
-    """Upright RGB bytes [H, W, 3] of an opened image in any mode; the first frame of an animation."""
+    """Return upright RGB bytes [H, W, 3] of an opened image in any mode; the first frame of an animation."""
     image.load()
     turn = orientation(image)  # after loading: Pillow turns TIFFs itself
     pixels = np.empty((image.height, image.width, 3), dtype=np.uint8)
@@ -42,7 +42,7 @@ def _bands(image: Image.Image) -> Iterator[tuple[slice, Image.Image]]:
 
 
 def _grey_scale(image: Image.Image) -> Callable[[NDArray[np.generic]], Pixels]:
-    """How grey values become bytes: 16 bits are divided by 257; 32 bits and floats use the smallest common range."""
+    """Return the scale of grey values: 16 bits are divided by 257; 32 bits and floats use the smallest common range."""
     dtype = np.asarray(image.crop((0, 0, 1, 1))).dtype
     if dtype.kind == "u" and dtype.itemsize == 2:
         return lambda values: ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
@@ -57,13 +57,13 @@ def _grey_scale(image: Image.Image) -> Callable[[NDArray[np.generic]], Pixels]:
 
 
 def _finite(values: NDArray[np.generic]) -> NDArray[np.float64]:
-    """As float64, so that no difference of two float32 overflows; infinities become the largest float32."""
+    """Convert to float64, so that no difference of two float32 overflows; infinities become the largest float32."""
     most = float(np.finfo(np.float32).max)
     return np.nan_to_num(values.astype(np.float64), posinf=most, neginf=-most)
 
 
 def orientation(image: Image.Image) -> int:
-    """The EXIF orientation, 1 … 8; 1 (upright) if there is none or it cannot be read."""
+    """Return the EXIF orientation, 1 … 8; 1 (upright) if there is none or it cannot be read."""
     try:
         turn = image.getexif().get(ExifTags.Base.Orientation, 1)
     except Exception:  # the pixels may still be good

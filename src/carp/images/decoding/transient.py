@@ -36,14 +36,14 @@ TRANSIENT = frozenset(getattr(errno, name) for name in _NAMES if hasattr(errno, 
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a retry may succeed after this error."""
+    """Return whether a retry may succeed after this error."""
     if isinstance(error, TimeoutError | ConnectionError):  # these may have no errno
         return True
     return isinstance(error, OSError) and error.errno in TRANSIENT
 
 
 class _Outage:
-    """What the threads of a process share about an outage: one warns, and if one gives up, all do."""
+    """State of an outage, shared by the threads of a process: one warns, and if one gives up, all do."""
 
     def __init__(self) -> None:
         self._warned = self._given_up = -math.inf
@@ -65,11 +65,11 @@ _outage = _Outage()
 
 
 def retrying(read: Callable[[], T], place: object) -> T:
-    """The result of `read`, retried if the storage fails; `place` names in messages what is read.
+    """Return the result of `read`, retried if the storage fails; `place` identifies the file in messages.
 
     Raises:
         StorageError: The storage failed every time.
-        OSError: Any other error, at once.
+        OSError: Any other error; it is not retried.
     """
     pause, started = FIRST_PAUSE, monotonic()
     for left in reversed(range(TRIES)):

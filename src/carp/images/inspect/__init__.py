@@ -1,1 +1,1 @@
-"""Look at images before training: scans, throughput, sizes, altered copies."""
+"""Inspection of images before training: scans, throughput, sizes, altered copies."""

@@ -1,7 +1,7 @@
 """A labelled set for copy detection: originals as they are stored, altered copies of them, and a manifest.
 
 Every file is written atomically, and an existing file is not written again, so an interrupted call resumes where
-it stopped. `plan.json` holds what decides the files; a folder is resumed only with the same plan.
+it stopped. `plan.json` holds everything that determines the files; a folder is resumed only with the same plan.
 """
 
 import io
@@ -31,12 +31,12 @@ _SUFFIXES = {"JPEG": ".jpg", "MPO": ".jpg", "TIFF": ".tif"}  # other suffixes ar
 
 @dataclass(frozen=True)
 class AttackPlan:
-    """What decides the copies, besides the images.
+    """Everything that determines the copies, apart from the images.
 
     Attributes:
-        seed: Decides every random choice.
+        seed: Seed of all random choices.
         attacks: Names of attacks.
-        every_strength: Whether each attack is made at all its strengths, not at one that the seed chooses per image.
+        every_strength: Whether each attack is applied at all its strengths, not at one that the seed chooses per image.
         limit: The largest number of images, chosen by the seed; None for all.
     """
 
@@ -49,7 +49,7 @@ class AttackPlan:
 def write_attack_set(
     source: Source, folder: Path, plan: AttackPlan, progress: Callable[[int, int], None]
 ) -> dict[str, list[Any]]:
-    """Write the set into a folder that is new, empty or begun with the same plan, and return the manifest's lists."""
+    """Write the set into a folder that is new, empty or started with the same plan; return the manifest's lists."""
     if len(source) < 2 and "overlay" in plan.attacks:
         raise DataError(
             f"the attack 'overlay' needs a second image, but {source.name} has only one. Choose other attacks."
@@ -102,7 +102,7 @@ def _write_images(
 
 
 def _other(source: Source, index: int, draw: float) -> Pixels:
-    """Another image: the first that can be read, starting at a drawn one."""
+    """Return another image: the first readable one, starting at a random position."""
     first = int(draw * (len(source) - 1))
     for step in range(len(source) - 1):
         other = (index + 1 + (first + step) % (len(source) - 1)) % len(source)
@@ -114,7 +114,7 @@ def _other(source: Source, index: int, draw: float) -> Pixels:
 
 
 def _take_folder(folder: Path, plan: dict[str, Any]) -> None:
-    """Make sure that the folder is new, empty, or begun with the same plan."""
+    """Make sure that the folder is new, empty, or was started with the same plan."""
     path = folder / _PLAN
     if path.is_file():
         try:
@@ -176,7 +176,7 @@ def _suffix(stored: Stored, place: str) -> str:
 
 
 def _as_file(stored: Stored) -> bytes:
-    """The bytes of a file, unchanged; pixels as a PNG."""
+    """Return the bytes of a file, unchanged; pixels as a PNG."""
     if isinstance(stored, bytes):
         return stored
     file = io.BytesIO()

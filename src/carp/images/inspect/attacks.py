@@ -1,4 +1,4 @@
-"""Altered copies of images, as people and machines make them: compressed, cropped, covered, rotated, printed, scanned.
+"""Altered copies of images, as they occur in practice: compressed, cropped, covered, rotated, printed, scanned.
 
 The random numbers of a copy are a hash of (seed, image, attack, strength), so an interrupted run resumes with
 the same copies.
@@ -52,7 +52,7 @@ def _as_it_is(material: Material, _quality: float) -> Pixels:
 
 
 def _crop(material: Material, percent: float) -> Pixels:
-    """Remove this share of the area; the aspect ratio stays, the position is random."""
+    """Remove this share of the area at a random position, keeping the aspect ratio."""
     height, width, _ = material.pixels.shape
     side = np.sqrt(1 - percent / 100)
     new_height, new_width = max(1, round(height * side)), max(1, round(width * side))
@@ -160,13 +160,13 @@ ATTACKS: dict[str, Attack] = {
 
 
 def stream_of(seed: int, index: int, name: str, strength: float) -> NDArray[np.uint64]:
-    """The key of the random numbers of one copy."""
+    """Return the key of the random numbers of one copy."""
     attack = ATTACKS[name]
     return key(seed, Purpose.ATTACK, index, attack.number, attack.strengths.index(strength))
 
 
 def chosen_strength(seed: int, index: int, name: str) -> float:
-    """The strength of an attack that the seed chooses for an image."""
+    """Return the strength of an attack that the seed chooses for an image."""
     attack = ATTACKS[name]
     draw = uniforms(key(seed, Purpose.ATTACK, index, attack.number, len(attack.strengths)), 1)[0]
     return attack.strengths[int(draw * len(attack.strengths))]
@@ -175,7 +175,7 @@ def chosen_strength(seed: int, index: int, name: str) -> float:
 def attacked(
     pixels: Pixels, name: str, strength: float, *, seed: int, index: int, other: Callable[[float], Pixels]
 ) -> bytes:
-    """An altered copy of an image [H, W, 3], as the bytes of a JPEG file.
+    """Return an altered copy of an image [H, W, 3], as the bytes of a JPEG file.
 
     Args:
         pixels: The image, upright.

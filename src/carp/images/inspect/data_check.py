@@ -12,13 +12,13 @@ _LISTED = 10  # broken images, classes and groups of duplicates that are printed
 
 @dataclass(frozen=True)
 class DataCheck:
-    """What `carp data check` found.
+    """The findings of `carp data check`.
 
     Attributes:
         name: The name of the source.
         images: The number of images in the source.
         global_size: The side of the views that image sizes are compared with.
-        found: What the checked images are like: all of them, or a random sample.
+        found: The properties of the checked images: all of them, or a random sample.
         seconds_to_read: Time to read all images into memory, once, before the first epoch; 0 for photographs, which
             are read in every epoch. None if too few images can be read to measure anything.
         seconds_an_epoch: Time per epoch to decode and augment, by number of worker processes.
@@ -39,13 +39,13 @@ class DataCheck:
         return not self.found.broken
 
     def as_dict(self) -> dict[str, Any]:
-        """All values as plain types, for JSON."""
+        """Return all values as plain types, for JSON."""
         values = asdict(self)
         found = values.pop("found")
         return {"ok": self.ok, **values, "looked_at": found.pop("images"), **found}
 
     def lines(self) -> Iterator[str]:
-        """The report as lines of text."""
+        """Yield the report as lines of text."""
         found = self.found
         sample = f", {found.images:,} of them checked" if found.images < self.images else ""
         yield f"images       {self.images:,} in {self.name}{sample}"
@@ -87,7 +87,7 @@ def _range(values: Range) -> str:
 
 
 def _listed(what: str, head: str, items: list[str]) -> Iterator[str]:
-    """A line, and the first items below it."""
+    """Yield a line, then the first items."""
     yield f"{what:<13}{head}"
     yield from (f"  {item}" for item in items[:_LISTED])
     if len(items) > _LISTED:

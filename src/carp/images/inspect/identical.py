@@ -16,7 +16,7 @@ _AT_A_TIME = 1024
 
 
 def digest(stored: Stored) -> bytes:
-    """A digest of 16 bytes of an encoded file, or of pixels and their shape."""
+    """Return a digest of 16 bytes of an encoded file, or of pixels and their shape."""
     content = stored if isinstance(stored, bytes) else np.ascontiguousarray(stored).tobytes()
     shape = b"" if isinstance(stored, bytes) else str(stored.shape).encode()
     return hashlib.blake2b(content, digest_size=16, key=shape).digest()
@@ -25,7 +25,7 @@ def digest(stored: Stored) -> bytes:
 def first_identical(
     source: Source, images: NDArray[np.int64], progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> NDArray[np.int64]:
-    """For every image, the position in `images` of the first image with the same bytes, which may be itself."""
+    """Return, for every image, the position in `images` of the first one with the same bytes, possibly itself."""
     firsts = np.arange(len(images))
     seen: dict[bytes, int] = {}
 

@@ -1,4 +1,4 @@
-"""Whether the size of the views suits the images, judged by a fixed sample of them."""
+"""Checks whether the size of the views suits the images, on a fixed sample."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ _TOO_SMALL, _TOO_LARGE = 2, 4  # ratios of sides that deserve advice
 
 
 def advice(source: Source, config: SizeSettings) -> str | None:
-    """One line of advice if the images are much smaller or much larger than the views, else None."""
+    """Return one line of advice if the images are much smaller or much larger than the views, else None."""
     sizes = sorted(_sizes(source), key=min)
     if not sizes:
         return None
@@ -31,7 +31,7 @@ def advice(source: Source, config: SizeSettings) -> str | None:
 
 
 def _sizes(source: Source) -> list[tuple[int, int]]:
-    """(width, height) of a few images; unreadable ones are skipped, as training reports them."""
+    """Return (width, height) of a few images; unreadable ones are skipped, because training reports them."""
     found = []
     for index in map(int, np.unique(np.linspace(0, len(source) - 1, _SAMPLED).astype(int))):
         try:

@@ -1,4 +1,4 @@
-"""The views of single images, rendered exactly as training renders them, to look at."""
+"""Views of single images for inspection, rendered exactly as in training."""
 
 from dataclasses import dataclass
 

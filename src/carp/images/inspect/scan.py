@@ -44,7 +44,7 @@ class Duplicates:
 
 @dataclass(frozen=True)
 class Scan:
-    """What was found. Widths, heights and formats are those of readable images."""
+    """The findings. Widths, heights and formats are those of readable images."""
 
     images: int
     broken: list[Unreadable]
@@ -137,7 +137,7 @@ def _classes(source: Source) -> dict[str, int]:
 
 
 def _duplicates(source: Source, digests: NDArray[np.void], good: NDArray[np.bool_]) -> list[Duplicates]:
-    """Groups of readable images with the same digest."""
+    """Return groups of readable images with the same digest."""
     readable = np.flatnonzero(good)
     _, group, counts = np.unique(digests[readable].view("S16"), return_inverse=True, return_counts=True)
     order = readable[np.argsort(group, kind="stable")]  # group by group, each in the order of the source

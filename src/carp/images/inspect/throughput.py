@@ -1,4 +1,4 @@
-"""How fast this machine turns images into views, measured on a sample."""
+"""Measures how fast this machine turns images into views, on a sample."""
 
 import os
 import time
@@ -23,7 +23,7 @@ class Throughput:
     by_workers: bool  # whether worker processes share the work
 
     def epoch(self, num_images: int) -> dict[int, float]:
-        """Seconds per epoch by number of workers, up to the number of cores; 0 where no workers are used."""
+        """Return the seconds per epoch by number of workers, up to the number of cores; 0 where no workers are used."""
         if not self.by_workers:
             return {0: num_images * self.each_epoch}
         cores = os.cpu_count() or 1
@@ -32,7 +32,7 @@ class Throughput:
 
 
 def measure_throughput(source: Source, config: LoaderSettings) -> Throughput:
-    """Make views of a sample for a few seconds in this process, as training would."""
+    """Render views of a sample for a few seconds in this process, as training would."""
     few = at_random(source, _IMAGES, seed=0)
     small = is_held(config)
     size = min(len(few), config.batch_size if small else _AT_A_TIME)

@@ -1,4 +1,4 @@
-"""Small images are decoded once, to the size of the views, and held in memory."""
+"""Small images, decoded once to the size of the views and held in memory."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -28,25 +28,25 @@ class HeldSource(ArraySource):
         self.label_remedy = source.label_remedy
 
     def fetch(self, index: int) -> Stored:
-        """RGB bytes [H, W, 3]."""
+        """Return RGB bytes [H, W, 3]."""
         if bad := self.unreadable.get(index):
             raise UnreadableImageError(bad.place, bad.reason)
         return super().fetch(index)
 
     def place(self, index: int) -> str:
-        """Its place in the original source."""
+        """Return its place in the original source."""
         return self._source.place(index)
 
 
 def is_readable(source: ArraySource) -> NDArray[np.bool_]:
-    """Which images of an array have pixels, [N]."""
+    """Return which images of an array have pixels, [N]."""
     readable = np.ones(len(source), dtype=np.bool_)
     readable[list(source.unreadable)] = False
     return readable
 
 
 def is_held(config: SizeSettings) -> bool:
-    """Whether a run reads its images into memory first, or leaves them where they are (photographs)."""
+    """Return whether a run reads its images into memory first, or leaves them where they are (photographs)."""
     return config.global_size <= SMALL_IMAGE
 
 

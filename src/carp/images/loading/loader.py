@@ -2,8 +2,8 @@
 
 The order of an epoch is a permutation drawn from (seed, epoch). Small images are held in memory and augmented one batch
 at a time; photographs are decoded and augmented one at a time by worker processes. An image that cannot be read is
-replaced by another, with the view parameters of the image that was due. If a run has more than one process, each makes
-its own share of every batch.
+replaced by another, with the view parameters of the image that it replaces. If a run has more than one process, each
+produces its own share of every batch.
 
 Shapes: V views, B images, S side of a view.
 """
@@ -65,7 +65,7 @@ class Loader(Protocol):
 
 
 class SmallImageLoader:
-    """Augments whole batches of images held in memory; if `ahead`, the next one while the current one is in use."""
+    """Augments whole batches of images held in memory; with `ahead`, the next one while the current one is in use."""
 
     def __init__(self, source: ArraySource, config: LoaderSettings, *, ahead: bool = False) -> None:
         self._ahead = ahead
@@ -88,7 +88,7 @@ class SmallImageLoader:
             yield Batch(step, epoch, indices, views, self._order.batch_size)
 
     def _taken(self, epoch: int, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The indices, with those of unreadable images replaced."""
+        """Return the indices, with those of unreadable images replaced."""
         taken = indices.copy()
         for row in np.flatnonzero(~self._is_readable[indices]):
             due = int(indices[row])
@@ -101,7 +101,7 @@ class SmallImageLoader:
 
 
 def one_ahead(batches: Iterator[T]) -> Generator[T]:
-    """The same batches, each made in a thread while the one before it is in use; tensor operations release the GIL."""
+    """Yield the same batches, each prepared in a thread while the previous one is in use."""
     with ThreadPoolExecutor(1, thread_name_prefix="views") as thread:
         coming = thread.submit(next, batches, None)
         while (batch := coming.result()) is not None:
@@ -150,7 +150,7 @@ class _Rendered:
 
 
 def _of_all_processes(rendered: _Rendered) -> tuple[Misses, DataError | None]:
-    """The misses of all processes and the first of their errors, so that all processes stop at the same step."""
+    """Return the misses of all processes and the first of their errors, so that all processes stop at the same step."""
     own, error = rendered.misses, rendered.error
     nothing = error is None and not own.unreadable
     gathered = distributed.gather(None if nothing else [asdict(own), str(error or ""), type(error).__name__])
@@ -168,7 +168,7 @@ def _of_all_processes(rendered: _Rendered) -> tuple[Misses, DataError | None]:
 
 
 class _Photos(Dataset[_Rendered]):
-    """The views of a batch by (epoch, index): a worker needs to know nothing else."""
+    """The views of a batch by (epoch, index), which is all that a worker needs."""
 
     def __init__(self, source: Source, config: LoaderSettings) -> None:
         self._source, self._kinds, self._seed = source, view_kinds(config), config.seed
@@ -185,7 +185,7 @@ class _Photos(Dataset[_Rendered]):
         return _Rendered([stack(view) for view in zip(*views, strict=True)], misses)
 
     def _views(self, epoch: int, index: int, misses: Misses) -> list[Tensor]:
-        """The views of an image, or of the first of its substitutes that can be read."""
+        """Return the views of an image, or of the first of its substitutes that can be read."""
         others = substitutes(len(self._source), seed=self._seed, epoch=epoch, index=index)
         for drawn, taken in enumerate(chain([index], others)):
             misses.drawn += drawn > 0
@@ -206,7 +206,7 @@ def stack(views: Sequence[Tensor]) -> Tensor:
 
 
 def make_loader(source: Source, config: LoaderSettings, quarantine: Quarantine | None = None) -> Loader:
-    """The loader for a source and a size of views; photographs that cannot be read are put into quarantine."""
+    """Return the loader for a source and a size of views; photographs that cannot be read are put into quarantine."""
     if isinstance(source, ArraySource) and is_held(config):
         # On a CPU, a thread gains nothing: the step already uses all cores
         return SmallImageLoader(source, config, ahead=choose_device(config.device).type != "cpu")

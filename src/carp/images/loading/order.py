@@ -25,7 +25,7 @@ def check_batch_size(num_images: int, batch_size: int) -> None:
 
 
 def steps_in_epoch(num_images: int, batch_size: int) -> int:
-    """The number of full batches in an epoch."""
+    """Return the number of full batches in an epoch."""
     return num_images // batch_size
 
 
@@ -54,12 +54,12 @@ class Order:
 
     @classmethod
     def of_source(cls, source: Source, config: LoaderSettings) -> Self:
-        """The order for a source: by windows if its images are stored in groups."""
+        """Return the order for a source: by windows if its images are stored in groups."""
         window = config.shuffle_buffer if source.window is None else min(config.shuffle_buffer, source.window)
         return cls(len(source), config.batch_size, config.seed, groups=source.groups, window=max(1, window))
 
     def of_epoch(self, epoch: int) -> NDArray[np.int64]:
-        """The indices of all batches of an epoch, [steps, B]."""
+        """Return the indices of all batches of an epoch, [steps, B]."""
         order = permutation(
             self.num_images, seed_of(self.seed, Purpose.ORDER, epoch), groups=self.groups, window=self.window
         )
@@ -76,7 +76,7 @@ class Order:
 
 
 def permutation(num_images: int, seed: int, *, groups: NDArray[np.int64] | None, window: int) -> NDArray[np.int64]:
-    """All images in a random order; those of a source with groups in windows."""
+    """Return all images in a random order; those of a source with groups in windows."""
     generator = np.random.Generator(np.random.Philox(seed))
     if groups is None or num_images <= window:
         return generator.permutation(num_images).astype(np.int64, copy=False)
@@ -84,7 +84,7 @@ def permutation(num_images: int, seed: int, *, groups: NDArray[np.int64] | None,
 
 
 def _in_windows(groups: NDArray[np.int64], window: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """A permutation of all images that stays within a few groups at a time."""
+    """Return a permutation of all images that stays within a few groups at a time."""
     order = generator.permutation(len(groups))
     window_of = np.empty(len(groups), dtype=np.int64)
     number = held = 0
@@ -99,7 +99,7 @@ def _in_windows(groups: NDArray[np.int64], window: int, generator: np.random.Gen
 
 
 def even_batches(count: int, most: int) -> list[slice]:
-    """The fewest batches of at most `most` images, with sizes that differ by at most one.
+    """Return the fewest batches of at most `most` images, with sizes that differ by at most one.
 
     A small last batch would have as much weight as a full one.
     """

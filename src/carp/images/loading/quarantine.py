@@ -1,8 +1,8 @@
 """Images that cannot be read: which image replaces one, what is recorded, and how many are too many.
 
-Every image is tried whenever it is due, and replaced by another if it cannot be read. The replacement is a hash of
-(seed, epoch, index, attempt), so that only the images themselves decide what a run sees: not the number of workers, not
-an interruption, and not which images were bad before.
+Every image is tried whenever it comes up, and replaced by another if it cannot be read. The replacement is a hash of
+(seed, epoch, index, attempt), so that what a run sees depends only on the images themselves: not on the number of
+workers, an interruption, or the images that were bad before.
 """
 
 import json
@@ -39,13 +39,13 @@ class Misses:
 
 
 def substitutes(num_images: int, *, seed: int, epoch: int, index: int) -> Iterator[int]:
-    """The images to try, in turn, instead of image `index`; drawn from all images, whatever their order."""
+    """Yield the images to try one by one instead of image `index`, drawn from all images."""
     for attempt in range(_MOST_ATTEMPTS):
         yield int(key(seed, Purpose.SUBSTITUTE, epoch, index, attempt)) % num_images
 
 
 def nothing_to_read(name: str, unreadable: Sequence[Unreadable]) -> DataError:
-    """The error for a source of which no image can be read."""
+    """Return the error for a source of which no image can be read."""
     first = f"the first is {unreadable[0].place}: {unreadable[0].reason}"
     return DataError(
         f"none of the {len(unreadable):,} images in {name} can be read; {first}. `carp data check` lists the reasons."
@@ -53,14 +53,14 @@ def nothing_to_read(name: str, unreadable: Sequence[Unreadable]) -> DataError:
 
 
 def nothing_instead(place: str) -> BadImagesError:
-    """The error for an image that cannot be replaced."""
+    """Return the error for an image that cannot be replaced."""
     return BadImagesError(
-        f"cannot read the image {place}, nor any of those that were tried instead. `carp data check` lists the reasons."
+        f"cannot read the image {place}, nor any of the images tried in its place. `carp data check` lists the reasons."
     )
 
 
 def proves_too_many(drawn: int, unreadable: int, max_share: float) -> bool:
-    """Whether a random sample proves that the share is too large, long before all images were seen.
+    """Return whether a random sample proves that the share is too large, long before all images were seen.
 
     Chernoff: if the share is at most s, then n draws have a share r > s with probability at most exp(−n KL(r‖s)).
     """
@@ -110,7 +110,7 @@ class Quarantine:
             self._stop(f"{self._drawn_unreadable:,} of {self._drawn:,} images drawn at random cannot be read")
 
     def summary(self) -> str | None:
-        """A line for the end of a run, or None if every image could be read."""
+        """Return a line for the end of a run, or None if every image could be read."""
         if not self._found:
             return None
         where = f": {self._path}" if self._path else ""
@@ -148,7 +148,7 @@ def _append(path: Path, new: Iterable[Unreadable]) -> None:
 
 
 def _read(path: Path) -> list[Unreadable]:
-    """The images that the file lists. An incomplete last line is removed: its image will be found again."""
+    """Return the images that the file lists. An incomplete last line is removed: its image will be found again."""
     try:
         content = path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]

@@ -1,4 +1,4 @@
-"""Worker processes that make batches, and how they end: at once, and never without their parent."""
+"""Worker processes that prepare batches. They end immediately, and always together with their parent."""
 
 import atexit
 import multiprocessing
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], workers: int) -> Generator[T]:
-    """The results of `dataset.__getitems__` for every list of items (epoch, index), in order, from worker processes."""
+    """Yield the results of `dataset.__getitems__` for every list of (epoch, index) pairs, in order, from workers."""
     without_threads()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
@@ -72,7 +72,7 @@ def _depend_on_parent(_worker: int) -> None:
         end_with(parent.pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # Errors while a batch is made are sent to the parent. What remains is a thread of multiprocessing that prints a
+    # Errors while a batch is prepared are sent to the parent. What remains is a thread of multiprocessing that prints a
     # traceback if a parent that is stopping does not fetch a batch
     sys.excepthook = lambda *_: None
 

@@ -47,22 +47,22 @@ class ArraySource(Source):
 
     @classmethod
     def claims(cls, data: object) -> bool:
-        """Any array."""
+        """Claim any array."""
         return isinstance(data, np.ndarray)
 
     @classmethod
     def open(cls, data: Any, how: Opening) -> "ArraySource":  # noqa: ARG003 - an array needs no options
-        """An image array."""
+        """Open an image array."""
         return ArraySource(data)
 
     def __len__(self) -> int:
         return len(self.images)
 
     def fetch(self, index: int) -> Stored:
-        """RGB bytes [H, W, 3]."""
+        """Return RGB bytes [H, W, 3]."""
         pixels: Pixels = self.images[index]
         return pixels
 
     def place(self, index: int) -> str:
-        """The name of the array and the number of the image."""
+        """Return the name of the array and the number of the image."""
         return f"{self.name}[{index}]"

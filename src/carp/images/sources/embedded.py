@@ -31,7 +31,7 @@ _SEEDS = {"train": 20_240_001, "test": 20_240_002}
 # where it varies much more, or in small spots that overlapping crops share, a model too distinguishes images by their
 # light and never learns the motif.
 _PERIOD = (4.5, 7.0)  # pixels, of a motif of size 1
-_STEP = (0.2, 0.3)  # brightness between motif and ground, of a range of 1
+_STEP = (0.2, 0.3)  # difference in brightness between motif and ground, in a range of 1
 _FLAT = 0.2  # largest change of each colour over the whole image
 _SLOPE = 0.15  # largest change of each colour for each slope or bend of the light
 _WOBBLE = 0.25  # largest displacement of the motif, in periods
@@ -48,7 +48,7 @@ class EmbeddedSource(ArraySource):
 
     @classmethod
     def claims(cls, data: object) -> bool:  # noqa: ARG003
-        """Nothing: the prefix is needed."""
+        """Claim nothing: the prefix is needed."""
         return False
 
     @classmethod
@@ -66,7 +66,7 @@ class EmbeddedSource(ArraySource):
 
 
 def _fold(t: Floats) -> Floats:
-    """Distance to the middle of the period that t lies in: 0 to 1/2."""
+    """Return the distance to the middle of the period that t lies in: 0 to 1/2."""
     return np.abs(t - np.floor(t) - 0.5)
 
 
@@ -159,7 +159,7 @@ def _draw(rng: np.random.Generator, motif: Motif, size: float, count: int) -> ND
 
 
 def _cover(rng: np.random.Generator, motif: Motif, size: float, count: int) -> Floats:
-    """How much of each pixel the motif covers, 0 to 1: [count, 32, 32]."""
+    """Return how much of each pixel the motif covers, 0 to 1: [count, 32, 32]."""
     side = SIDE * _SAMPLES
     line = (np.arange(side) + 0.5) / _SAMPLES
     x, y = _turn(line[None, None, :], line[None, :, None], _uniform(rng, -0.1, 0.1, count, 1, 1))
@@ -171,7 +171,7 @@ def _cover(rng: np.random.Generator, motif: Motif, size: float, count: int) -> F
 
 
 def _wobble(rng: np.random.Generator, line: Floats, count: int) -> Floats:
-    """A smooth random displacement in periods, so that no two images align: [count, side, side]."""
+    """Return a smooth random displacement in periods, so that no two images align: [count, side, side]."""
     knots = _uniform(rng, -_WOBBLE, _WOBBLE, count, _KNOTS, _KNOTS)
     place = line * ((_KNOTS - 1) / SIDE)
     weights = [np.maximum(1 - np.abs(place - knot), 0) for knot in range(_KNOTS)]
@@ -185,7 +185,7 @@ def _wobble(rng: np.random.Generator, line: Floats, count: int) -> Floats:
 
 
 def _light(rng: np.random.Generator, count: int) -> Floats:
-    """The mean colour of motif and ground, with slopes and bends: [count, 32, 32, 3]."""
+    """Return the mean colour of motif and ground, with slopes and bends: [count, 32, 32, 3]."""
     line = (np.arange(SIDE) + 0.5) / (SIDE / 2) - 1
     x, y = line[None, None, :, None], line[None, :, None, None]
     light = 0.5 + _uniform(rng, -_FLAT, _FLAT, count, 1, 1, 3)

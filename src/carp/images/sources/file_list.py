@@ -56,7 +56,7 @@ class ListSource(IndexedSource):
 
     @classmethod
     def claims(cls, data: object) -> bool:
-        """An existing file with one of the suffixes."""
+        """Claim an existing file with one of the suffixes."""
         return super().claims(data) and as_path(data).is_file()
 
     @classmethod
@@ -73,15 +73,15 @@ class ListSource(IndexedSource):
         return len(self.paths)
 
     def fetch(self, index: int) -> Stored:
-        """The bytes of one file."""
+        """Return the bytes of one file."""
         return read_file(self.file.parent / self.paths[index])
 
     def place(self, index: int) -> str:
-        """The path of one file."""
+        """Return the path of one file."""
         return str(self.file.parent / self.paths[index])
 
     def short_name(self, index: int) -> str:
-        """The path in the list."""
+        """Return the path in the list."""
         return self.paths[index]
 
 
@@ -121,7 +121,7 @@ def _entries(file: Path, lines: Iterable[str]) -> Iterator[_Entry]:
 
 
 def _from_text(file: Path, lines: Iterable[str]) -> Iterator[_Entry]:
-    """One path per line, optionally with a label after a tab or a comma; a comma may also belong to the path."""
+    """Yield one path per line, optionally with a label after a tab or a comma; a comma may also belong to the path."""
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if not text:
@@ -165,14 +165,15 @@ def _from_table(file: Path, lines: Iterable[str], delimiter: str) -> Iterator[_E
 
 
 def _columns(file: Path, line: int, names: list[str]) -> tuple[int, int | None]:
-    """Which columns hold paths and labels."""
+    """Return which columns hold paths and labels."""
     lower = [name.lower() for name in names]
     path = next((lower.index(name) for name in _PATH_COLUMNS if name in lower), None)
     if path is None:
         close = next((hint for name in lower if (hint := nearest(name, _PATH_COLUMNS))), "")
         raise DataError(
             f"{file}, line {line}: no column has paths, received the columns {', '.join(names)}.{close} "
-            f"Name it '{_PATH_COLUMNS[0]}' (and the labels '{_LABEL_COLUMNS[0]}'), or leave out the header."
+            f"Name the column of paths '{_PATH_COLUMNS[0]}' (and that of labels '{_LABEL_COLUMNS[0]}'), or leave out "
+            "the header."
         )
     return path, next((lower.index(name) for name in _LABEL_COLUMNS if name in lower), None)
 

@@ -36,12 +36,12 @@ class Paths(Texts):
         return len(self._names)
 
     def text(self, place: int) -> str:
-        """The path at a place, counted from 0."""
+        """Return the path at a place, counted from 0."""
         name, folder = self._names.text(place), self._folders.text(int(self._folder_of[place]))
         return f"{folder}/{name}" if folder else name
 
     def raw(self, places: NDArray[np.int64]) -> list[bytes]:
-        """Many paths at once, as bytes."""
+        """Return many paths at once, as bytes."""
         folders = self._folders.raw(self._folder_of[places].astype(np.int64))
         return [b"%b/%b" % pair if pair[0] else pair[1] for pair in zip(folders, self._names.raw(places), strict=True)]
 
@@ -50,10 +50,10 @@ class FolderSource(IndexedSource):
     """All images below a folder.
 
     When every image lies in a sub-folder and there are at least two of these, their names are the classes. Hidden files
-    and folders, broken links, and sub-folders without permission to list are skipped; `notes` counts what was skipped,
-    except hidden files. Links are followed, but no folder is visited twice.
+    and folders, broken links, and sub-folders without permission to list are skipped; `notes` counts the skipped files,
+    except hidden ones. Links are followed, but no folder is visited twice.
 
-    The fingerprint covers all paths, and the sizes of up to 10,000 images: of all, unless there are more.
+    The fingerprint covers all paths, and the sizes of at most 10,000 images.
     """
 
     kind = "folder"
@@ -70,7 +70,7 @@ class FolderSource(IndexedSource):
 
     @classmethod
     def claims(cls, data: object) -> bool:
-        """Any folder."""
+        """Claim any folder."""
         return is_text(data) and as_path(data).is_dir()
 
     @classmethod
@@ -100,7 +100,7 @@ class FolderSource(IndexedSource):
 
     @lazy
     def notes(self) -> Sequence[str]:
-        """One line for each kind of thing that was skipped."""
+        """One line for each kind of skipped entry."""
         about = self.index.about
         return [*unlistable_notes(self.name, about.get("unlistable", [])), *skipped_notes(self.skipped)]
 
@@ -108,15 +108,15 @@ class FolderSource(IndexedSource):
         return len(self.paths)
 
     def fetch(self, index: int) -> Stored:
-        """The bytes of one file."""
+        """Return the bytes of one file."""
         return read_file(self.root / self.paths[index])
 
     def place(self, index: int) -> str:
-        """The path of one file."""
+        """Return the path of one file."""
         return str(self.root / self.paths[index])
 
     def short_name(self, index: int) -> str:
-        """The path relative to the folder."""
+        """Return the path relative to the folder."""
         return self.paths[index]
 
 
@@ -153,7 +153,7 @@ def _build(root: Path, of: str, progress: Found) -> Index:
 
 
 def _labels_of(folders: list[str], counts: list[int]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """One class index per folder, and the names of the classes; none if an image lies outside all sub-folders."""
+    """Return one class index per folder, and the class names; none if an image is outside all sub-folders."""
     tops = [folder.partition("/")[0] for folder in folders]
     names = sorted({top for top, count in zip(tops, counts, strict=True) if count})
     if "" in names or len(names) < 2:
@@ -163,7 +163,7 @@ def _labels_of(folders: list[str], counts: list[int]) -> tuple[NDArray[np.int64]
 
 
 def _sizes(root: Path, paths: Paths) -> NDArray[np.int64]:
-    """Sizes in bytes of evenly spread images; of all if there are few."""
+    """Return the sizes in bytes of evenly spread images; of all if there are few."""
     sampled = np.unique(np.linspace(0, len(paths) - 1, _SIZES_SAMPLED).astype(np.int64))
     prefix = os.fsencode(root) + b"/"
     return np.fromiter((_size(prefix + path) for path in paths.raw(sampled)), dtype=np.int64, count=len(sampled))
@@ -177,7 +177,7 @@ def _size(path: bytes) -> int:
 
 
 def _is_current(root: Path, index: Index) -> bool:
-    """Whether the folders, the sampled sizes and the known suffixes are those that the index was built from.
+    """Return whether the folders, the sampled sizes and the known suffixes are those that the index was built from.
 
     The permission to list a folder changes without its mtime, so an index that lacks a folder is never current.
     """

@@ -38,7 +38,7 @@ class Listed(NamedTuple):
 
 
 def scan_folders(root: Path, progress: Found) -> tuple[dict[str, Listed], list[str]]:
-    """Every folder by its path relative to the root, and the paths of those without permission to list.
+    """Return every folder by its path relative to the root, and the paths of those without permission to list.
 
     Links come after everything else and in the order of their names, so that the result does not depend on the order
     in which the file system lists a folder.
@@ -77,7 +77,7 @@ def scan_folders(root: Path, progress: Found) -> tuple[dict[str, Listed], list[s
 
 
 def _list(folder: str) -> tuple[list[str], list[str], list[str], int]:
-    """Names of the files, the folders, and the links to folders in a folder; the number of other visible entries."""
+    """List the files, folders and links to folders in a folder, and count the other visible entries."""
     others, folders, links = list[os.DirEntry[str]](), list[str](), list[str]()
     try:
         with os.scandir(folder) as entries:  # most of the time of a large folder is spent on this line
@@ -99,13 +99,13 @@ def _holds(question: Callable[[], bool]) -> bool:
     try:
         return question()
     except OSError as error:
-        if is_transient(error):  # otherwise a file would be missing because of the network
+        if is_transient(error):  # a file must not be missing because of a network error
             raise
         return False
 
 
 def only_images(listed: list[Listed], suffixes: Collection[str]) -> tuple[NDArray[np.int64], bytes, dict[str, int]]:
-    """The number of images in every folder, their names, and the number of other visible files by suffix.
+    """Return the number of images in every folder, their names, and the number of other visible files by suffix.
 
     An image is a visible file with one of the suffixes, in lower or upper case.
     """
@@ -126,14 +126,14 @@ def only_images(listed: list[Listed], suffixes: Collection[str]) -> tuple[NDArra
 
 
 def _codes(suffixes: Collection[str], length: int) -> NDArray[np.uint64]:
-    """The suffixes of a length as numbers."""
+    """Return the suffixes of a length as numbers."""
     return np.array([int.from_bytes(suffix.encode(), "big") for suffix in suffixes if len(suffix) == length], np.uint64)
 
 
 def _count_suffixes(
     blob: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64], chosen: NDArray[np.bool_]
 ) -> dict[str, int]:
-    """How many of the chosen names, which lie in one run of bytes, have each suffix; most frequent first."""
+    """Return how many of the chosen names, which lie in one run of bytes, have each suffix; most frequent first."""
     counts, everything = Counter[str](), blob.data
     for start, end in zip(starts[chosen].tolist(), ends[chosen].tolist(), strict=True):
         name = bytes(everything[start:end]).decode("utf-8", "surrogateescape")
@@ -143,7 +143,7 @@ def _count_suffixes(
 
 
 def skipped_notes(kinds: Mapping[str, int]) -> list[str]:
-    """One line about files that are not images, with the remedy for those that could be; none if there are none."""
+    """Return a line about files that are not images, with a remedy where there is one; empty if there are none."""
     if not kinds:
         return []
     total, first = sum(kinds.values()), list(kinds.items())[:_KINDS_NAMED]
@@ -156,7 +156,7 @@ def skipped_notes(kinds: Mapping[str, int]) -> list[str]:
 
 
 def unlistable_notes(root: str, folders: Sequence[str]) -> list[str]:
-    """One line about sub-folders that cannot be listed for lack of permission; none if there are none."""
+    """Return one line about sub-folders that cannot be listed for lack of permission; none if there are none."""
     if not folders:
         return []
     named = ", ".join(f"{root}/{folder}" for folder in folders[:_FOLDERS_NAMED])

@@ -27,7 +27,7 @@ class GivenImages(Source):
         return len(self._images)
 
     def fetch(self, index: int) -> Stored:
-        """The bytes of a file, or the pixels of an image."""
+        """Return the bytes of a file, or the pixels of an image."""
         image = self._images[index]
         if isinstance(image, str | Path):
             return read_file(Path(image))
@@ -39,7 +39,7 @@ class GivenImages(Source):
         return _checked(image)
 
     def place(self, index: int) -> str:
-        """The path of a file; the number of any other image."""
+        """Return the path of a file; the number of any other image."""
         image = self._images[index]
         return str(image) if isinstance(image, str | Path) else f"number {index}"
 

@@ -23,7 +23,7 @@ from carp.images.sources.shard_files import files_of, is_folder_of
 
 _IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")
 _LABEL_COLUMNS = ("label", "labels", "cls", "class", "target", "fine_label")
-_WINDOW_BYTES = 256 << 20  # of images that are mixed: a whole row group must be read to get at one image
+_WINDOW_BYTES = 256 << 20  # of images that are mixed: to read one image, its whole row group must be read
 _HELD_BYTES = 2 * _WINDOW_BYTES  # by a process: a window, and the next one that a batch may reach into
 
 
@@ -69,7 +69,7 @@ class ParquetSource(Source):
 
     @classmethod
     def claims(cls, data: object) -> bool:
-        """A file, a pattern of files, or a folder of them."""
+        """Claim a file, a pattern of files, or a folder of them."""
         return super().claims(data) or is_folder_of(data, cls.suffixes)
 
     @classmethod
@@ -81,7 +81,7 @@ class ParquetSource(Source):
         return int(self._ends[-1])
 
     def fetch(self, index: int) -> Stored:
-        """The bytes of one image."""
+        """Return the bytes of one image."""
         group = int(np.searchsorted(self._ends, index, side="right"))
         row = index - int(self._ends[group] - self._rows[group])
         if self._held.process != os.getpid():  # a forked worker must not share files or locks
@@ -100,7 +100,7 @@ class ParquetSource(Source):
         return stored
 
     def place(self, index: int) -> str:
-        """The file and the number of one row in it."""
+        """Return the file and the number of one row in it."""
         group = int(np.searchsorted(self._ends, index, side="right"))
         number = int(self._places[group, 0])
         first = int(self._rows[: int(np.searchsorted(self._places[:, 0], number))].sum())
@@ -123,7 +123,7 @@ class _Held:
         self._bytes = 0
 
     def group(self, file: Path, place: int, column: str, *, key: int) -> Any:
-        """The image column of a row group."""
+        """Return the image column of a row group."""
         with self._lock:
             if key in self._groups:
                 self._groups.move_to_end(key)
@@ -169,7 +169,7 @@ def _sha(names: list[str] | None) -> Any:
 
 
 def _columns(file: Path, schema: Any) -> tuple[str, str | None, list[str] | None]:
-    """The columns of images and labels, and the names of the classes if the file has them."""
+    """Return the columns of images and labels, and the names of the classes if the file has them."""
     features = _features(schema)
     images = [field.name for field in schema if _holds_images(field)]
     declared = [name for name in images if features.get(name, {}).get("_type") == "Image"]
@@ -177,7 +177,7 @@ def _columns(file: Path, schema: Any) -> tuple[str, str | None, list[str] | None
     if not ranked and len(images) != 1:
         raise DataError(
             f"{file} has {'several columns of bytes' if images else 'no column of encoded images'} among "
-            f"{', '.join(schema.names)}: name the one of the images '{_IMAGE_COLUMNS[0]}'."
+            f"{', '.join(schema.names)}: name the column of images '{_IMAGE_COLUMNS[0]}'."
         )
     classes = [name for name, about in features.items() if about.get("_type") == "ClassLabel" and name in schema.names]
     candidates = [name for name in _LABEL_COLUMNS if name in schema.names] + classes
@@ -187,7 +187,7 @@ def _columns(file: Path, schema: Any) -> tuple[str, str | None, list[str] | None
 
 
 def _features(schema: Any) -> dict[str, dict[str, Any]]:
-    """What Hugging Face `datasets` says about the columns, in the file's metadata."""
+    """Return the description of the columns by Hugging Face `datasets`, from the file's metadata."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, ValueError, TypeError, RecursionError):
@@ -211,7 +211,7 @@ def _check_schema(file: Path, schema: Any, *columns: str | None) -> None:
 
 
 def _words(file: Path, table: Any, column: str) -> list[str]:
-    """The labels of a file; empty when a label is missing, or when they are neither numbers nor words."""
+    """Return the labels of a file; empty when a label is missing, or when they are neither numbers nor words."""
     try:
         read = partial(table.read, columns=[column], use_threads=False)
         values = retrying(read, file).column(0).to_pylist()

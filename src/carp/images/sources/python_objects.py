@@ -40,13 +40,13 @@ class AdaptedSource(Source):
 
     def __init__(self, wrapped: SourceLike) -> None:
         self._wrapped, self.name = wrapped, type(wrapped).__name__
-        for member in _OPTIONAL:  # here a foreign object becomes a source; all other code relies on the contract
+        for member in _OPTIONAL:  # only here is a foreign object adapted; all other code relies on the contract
             if hasattr(wrapped, member):
                 setattr(self, member, getattr(wrapped, member))
 
     @classmethod
     def claims(cls, data: object) -> bool:
-        """Any object with `fetch` and `place`."""
+        """Claim any object with `fetch` and `place`."""
         return hasattr(data, "fetch") and hasattr(data, "place")
 
     @classmethod
@@ -63,11 +63,11 @@ class AdaptedSource(Source):
         return len(self._wrapped)
 
     def fetch(self, index: int) -> Stored:
-        """As the object fetches it."""
+        """Fetch the image from the object."""
         return self._wrapped.fetch(index)
 
     def place(self, index: int) -> str:
-        """As the object names it."""
+        """Return the place that the object reports."""
         return self._wrapped.place(index)
 
 
@@ -92,7 +92,7 @@ class MapStyleSource(Source):
 
     @classmethod
     def claims(cls, data: object) -> bool:
-        """Any object with a length and items by number."""
+        """Claim any object with a length and integer indexing."""
         indexable = hasattr(data, "__getitem__") and hasattr(data, "__len__")
         return indexable and not is_text(data) and not isinstance(data, dict | bytes)
 
@@ -105,7 +105,7 @@ class MapStyleSource(Source):
         return len(self._dataset)
 
     def fetch(self, index: int) -> Stored:
-        """The image of an item."""
+        """Return the image of an item."""
         try:
             item = retrying(partial(self._dataset.__getitem__, index), self.place(index))
         except StorageError:
@@ -117,7 +117,7 @@ class MapStyleSource(Source):
         return self._stored(image, index)
 
     def place(self, index: int) -> str:
-        """The name of the dataset and the number of the image."""
+        """Return the name of the dataset and the number of the image."""
         return f"{self.name}[{index}]"
 
     @lazy
@@ -205,7 +205,7 @@ class MapStyleSource(Source):
 
 
 def fingerprint_of_some(source: Source) -> str:
-    """A hash of the number of images and of a few of them."""
+    """Return a hash of the number of images and of a few of them."""
     digest = hashlib.sha256(f"{len(source)}".encode())
     for index in np.unique(np.linspace(0, len(source) - 1, _HASHED).astype(int)).tolist():
         try:
@@ -218,7 +218,7 @@ def fingerprint_of_some(source: Source) -> str:
 
 
 def _is_tensor(value: object) -> TypeGuard["Tensor"]:
-    """Without an import of torch, which takes seconds: there are no tensors before it is imported."""
+    """Check without importing torch, which takes seconds: before it is imported, there are no tensors."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -228,7 +228,7 @@ def _length(item: Any) -> int:
 
 
 def _as_words(labels: list[Any]) -> list[str] | None:
-    """Labels as text; None when one of them is neither a number nor a word."""
+    """Return labels as text; None if one of them is neither a number nor a word."""
     plain = [label.item() if (isinstance(label, np.generic) or _is_tensor(label)) and np.ndim(label) == 0 else label
              for label in labels]  # fmt: skip
     if not all(isinstance(label, int | str) and str(label) for label in plain):

@@ -1,4 +1,4 @@
-"""Which files a user means by one argument: brace ranges, globs, or a folder of shards."""
+"""Expands an argument into files: brace ranges, globs, or a folder of shards."""
 
 import glob
 import os
@@ -15,7 +15,7 @@ _MOST = 1_000_000
 
 
 def files_of(pattern: str, suffix: str) -> list[Path]:
-    """The files that `a-{000..009}.tar`, `a-{x,y}.tar`, `a-*.tar`, a folder or a file means, in order.
+    """Return the files that `a-{000..009}.tar`, `a-{x,y}.tar`, `a-*.tar`, a folder or a file means, in order.
 
     Every file of a range must exist; a glob or a folder must give at least one file.
     """
@@ -36,13 +36,13 @@ def files_of(pattern: str, suffix: str) -> list[Path]:
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         what = "no file matches" if glob.has_magic(missing[0]) else "there is no file"
-        asked = f", which {pattern} asks for" if missing[0] != pattern else ""
+        asked = f", which {pattern} refers to" if missing[0] != pattern else ""
         raise DataError(f"{what} {missing[0]}{more}{asked}. Check the path.")
     return files
 
 
 def is_folder_of(data: object, suffixes: Collection[str]) -> bool:
-    """Whether data are a folder with visible files of these suffixes, and neither images nor other folders."""
+    """Return whether data are a folder with visible files of these suffixes, and neither images nor other folders."""
     folder = Path(str(data)).expanduser()
     if not isinstance(data, str | Path) or not folder.is_dir():
         return False
@@ -59,7 +59,7 @@ def is_folder_of(data: object, suffixes: Collection[str]) -> bool:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text has the form of a glob or of a brace range."""
+    """Return whether a text has the form of a glob or of a brace range."""
     return glob.has_magic(text) or _BRACES.search(text) is not None
 
 

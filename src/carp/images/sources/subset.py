@@ -1,4 +1,4 @@
-"""Some images of a source, as a source: chosen by number, at random, or by name."""
+"""A subset of a source, as a source: chosen by index, at random, or by name."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
@@ -27,11 +27,11 @@ class Subset(Source):
         return len(self.indices)
 
     def fetch(self, index: int) -> Stored:
-        """As the source fetches it."""
+        """Fetch the image from the source."""
         return self._source.fetch(int(self.indices[index]))
 
     def place(self, index: int) -> str:
-        """Its place in the source."""
+        """Return its place in the source."""
         return self._source.place(int(self.indices[index]))
 
 
@@ -42,12 +42,12 @@ def at_random(source: Source, size: int, *, seed: int) -> Subset:
 
 
 def by_name(source: Source, names: Sequence[str], *, named_by: str) -> Subset:
-    """The images with these names, in this order; messages say that `named_by` names them."""
+    """Select the images with these names, in this order; error messages name `named_by` as their origin."""
     return Subset(source, NameIndex(names_of(source), where=source.name).find(names, named_by=named_by))
 
 
 def names_of(source: Source) -> list[str]:
-    """The short names of all images."""
+    """Return the short names of all images."""
     return [source.short_name(index) for index in range(len(source))]
 
 
@@ -55,7 +55,7 @@ class NameIndex:
     """Finds images by name: by their path, or by its last part, with or without the suffix."""
 
     def __init__(self, names: Sequence[str], *, where: str) -> None:
-        """Index `names`; messages say that these images are in `where`."""
+        """Index `names`; `where` is the place of these images in error messages."""
         self._where, self._paths = where, {name: place for place, name in enumerate(names)}
         self._short: dict[str, int] = {}
         self._ambiguous: set[str] = set()
@@ -66,13 +66,13 @@ class NameIndex:
                     self._ambiguous.add(short)
 
     def find(self, names: Iterable[str], *, named_by: str) -> NDArray[np.int64]:
-        """The numbers of these images; messages say that `named_by` names them."""
+        """Return the indices of these images; error messages name `named_by` as their origin."""
         wanted = list(names)
         missing = [name for name in wanted if name not in self._paths and name not in self._short]
         if missing:
             known = list(self._short)[:_COMPARED]
             raise DataError(
-                f"{len(missing):,} of the {len(wanted):,} images that {named_by} names are not in {self._where}, the "
+                f"{len(missing):,} of the {len(wanted):,} images that {named_by} names are not in {self._where}; the "
                 f"first is '{missing[0]}'.{nearest(missing[0], known)} Correct the names, or give the other images."
             )
         return np.array([self._place(name, named_by) for name in wanted], dtype=np.int64)
@@ -82,7 +82,7 @@ class NameIndex:
             return self._paths[name]
         if name in self._ambiguous:
             raise DataError(
-                f"'{name}', which {named_by} names, matches more than one image in {self._where}: write its folder "
-                "and suffix, too."
+                f"'{name}', which {named_by} names, matches more than one image in {self._where}: give its folder "
+                "and suffix as well."
             )
         return self._short[name]

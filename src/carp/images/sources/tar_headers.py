@@ -27,11 +27,11 @@ class Member(NamedTuple):
 
 
 class BrokenTarError(ValueError):
-    """The archive cannot be read further; the text says where and why."""
+    """The archive cannot be read further; the message says where and why."""
 
 
 def members(file: int) -> Iterator[Member]:
-    """Every regular file of the archive that is open as descriptor `file`."""
+    """Yield every regular file of the archive that is open as descriptor `file`."""
     length, place = os.fstat(file).st_size, 0
     name, size = None, None  # from an extended header, for the next member
     while True:

@@ -49,7 +49,7 @@ class TarSource(IndexedSource):
 
     @classmethod
     def claims(cls, data: object) -> bool:
-        """A file, a pattern of files, or a folder of them."""
+        """Claim a file, a pattern of files, or a folder of them."""
         return super().claims(data) or is_folder_of(data, {".tar"})
 
     @classmethod
@@ -68,7 +68,7 @@ class TarSource(IndexedSource):
         return len(self._start)
 
     def fetch(self, index: int) -> Stored:
-        """The bytes of one member."""
+        """Return the bytes of one member."""
         shard, size = self.shards[self._shard_of[index]], int(self._size[index])
         check_bytes(size, self.place(index))
         try:
@@ -82,7 +82,7 @@ class TarSource(IndexedSource):
         return found
 
     def place(self, index: int) -> str:
-        """The shard and the name of one member."""
+        """Return the shard and the name of one member."""
         return f"{self.shards[self._shard_of[index]]}: {self._names[index]}"
 
 
@@ -96,7 +96,7 @@ def _read_at(shard: Path, start: int, size: int) -> bytes:
 
 @dataclass
 class _Found:
-    """What the shards hold, with one entry per image."""
+    """The content of the shards, with one entry per image."""
 
     names: list[bytes] = field(default_factory=list)
     shard_of: list[int] = field(default_factory=list)
@@ -142,7 +142,7 @@ def _walk(shard: Path, number: int, found: _Found) -> None:
         file = open_descriptor(shard)
         try:
             if os.pread(file, 2, 0) == _GZIP:
-                raise DataError(f"the shard {shard} is compressed, and its images cannot be read by position: "
+                raise DataError(f"the shard {shard} is compressed, so its images cannot be read by position: "
                                 f"decompress it (gunzip -c {shard} > PLAIN.tar) and give that file.")  # fmt: skip
             for member in members(file):
                 _sort_in(file, member, images, labels)
@@ -158,7 +158,7 @@ def _walk(shard: Path, number: int, found: _Found) -> None:
 
 
 def _sort_in(file: int, member: Member, images: dict[str, Member], labels: dict[str, str]) -> None:
-    """Enter a member as the image or the label of its sample."""
+    """Record a member as the image or the label of its sample."""
     folder, slash, name = member.name.rpartition("/")
     stem, dot, kind = name.partition(".")
     if not stem:
@@ -177,7 +177,7 @@ def _sort_in(file: int, member: Member, images: dict[str, Member], labels: dict[
 
 
 def _small(file: int, member: Member) -> bytes:
-    """The bytes of a label; none for a member that is too large to be one."""
+    """Return the bytes of a label; none for a member that is too large to be one."""
     return os.pread(file, member.size, member.start) if member.size <= _LARGEST_LABEL else b""
 
 

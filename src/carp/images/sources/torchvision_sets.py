@@ -25,12 +25,12 @@ class TorchvisionSource(MapStyleSource):
 
     @classmethod
     def claims(cls, data: object) -> bool:  # noqa: ARG003
-        """Nothing: the prefix is needed."""
+        """Claim nothing: the prefix is needed."""
         return False
 
     @classmethod
     def open(cls, data: str, how: Opening) -> "TorchvisionSource":
-        """Open a dataset in the folder `root`, and download it if that is asked for."""
+        """Open a dataset in the folder `root`, and download it if requested."""
         word, _, split = data.partition(":")
         name, accepted = f"{cls.kind}:{data}", inspect.signature(_class(word)).parameters
         if how.root is None:
@@ -41,7 +41,7 @@ class TorchvisionSource(MapStyleSource):
 
 
 def make_dataset(word: str, arguments: Mapping[str, Any], *, name: str, root: Path, download: bool) -> Any:
-    """An object of torchvision's class `word`; `name` is what a message calls it."""
+    """Return an object of torchvision's class `word`; `name` is its name in messages."""
     maker = _class(word)
     fetches = "download" in inspect.signature(maker).parameters
     if download and not fetches:
@@ -76,7 +76,7 @@ def _class(name: str) -> Any:
 
 
 def _split(name: str, split: str, accepted: Any) -> dict[str, Any]:
-    """The argument for a split: a flag `train` or a word; the training images where none is named."""
+    """Return the argument for a split: a flag `train` or a word; the training images where none is named."""
     if "train" in accepted and "split" not in accepted:
         if split not in {"", "train", "test"}:
             raise DataError(f"{name} has the splits train and test, received '{split}': give one of them.")

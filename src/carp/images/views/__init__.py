@@ -1,1 +1,1 @@
-"""The views of an image: what is random about them, and two ways to render them."""
+"""The views of an image: their random parameters, and two ways to render them."""

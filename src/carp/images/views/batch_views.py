@@ -40,7 +40,7 @@ def batch_views(
     epoch: int,
     indices: NDArray[np.int64],
 ) -> list[Tensor]:
-    """All views of a batch of images [B, H, W, 3], each a float tensor [B, 3, S, S] in [0, 1]."""
+    """Return all views of a batch of images [B, H, W, 3], each a float tensor [B, 3, S, S] in [0, 1]."""
     _, height, width, _ = images.shape
     pixels_BH3W = torch.from_numpy(images).permute(0, 1, 3, 2).contiguous().float().div_(255)
     views = []
@@ -96,7 +96,7 @@ def _crop_and_flip(images_BH3W: Tensor, size: int, how: Interpolation, drawn: Vi
 def _weights(
     start: Integers, length: Integers, size: int, source: int, flip: NDArray[np.bool_], how: Interpolation
 ) -> Tensor:
-    """Weights [B, size, source], from a table if the images are so small that all boxes fit into one."""
+    """Return the weights [B, size, source], from a table if the images are so small that all boxes fit into one."""
     if source * source * size * source > _LARGEST_TABLE:
         return _resize_weights(start, length, size, source, flip, how)
     place = torch.from_numpy((flip * source + start) * source + length - 1)
@@ -105,7 +105,7 @@ def _weights(
 
 @lru_cache(maxsize=4)
 def _table(size: int, source: int, how: Interpolation) -> Tensor:
-    """The weights of every box by flip, start and length; boxes that exceed the image are not used."""
+    """Return the weights of every box by flip, start and length; boxes that exceed the image are not used."""
     flip, start, length = (grid.ravel() for grid in np.meshgrid([False, True], *[np.arange(source)] * 2, indexing="ij"))
     return _resize_weights(start, length + 1, size, source, flip, how)
 
@@ -138,7 +138,7 @@ def _cubic(d: Tensor) -> Tensor:
 
 
 def _triangle(d: Tensor) -> Tensor:
-    """The kernel of linear interpolation of the distances d >= 0."""
+    """Return the kernel of linear interpolation of the distances d >= 0."""
     return d.neg_().add_(1).clamp_(min=0)
 
 

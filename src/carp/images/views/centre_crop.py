@@ -19,7 +19,7 @@ _METHODS = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BI
 
 
 def resize_and_crop(pixels: Pixels, resize: int, size: int, interpolation: Interpolation = "bicubic") -> Pixels:
-    """The centre [size, size, 3] of an image [H, W, 3] whose shorter side is scaled to `resize`.
+    """Return the centre [size, size, 3] of an image [H, W, 3] whose shorter side is scaled to `resize`.
 
     An image so long that it would be scaled to more than 2^25 pixels (at 256: 512 times as long as wide) is first cut
     to its middle. For all others, every pixel equals torchvision's.
@@ -38,12 +38,12 @@ def resize_and_crop(pixels: Pixels, resize: int, size: int, interpolation: Inter
 
 
 def _offset(side: int, size: int) -> int:
-    """Where the crop starts; negative if the image is smaller."""
+    """Return where the crop starts; negative if the image is smaller."""
     return round((side - size) / 2) if side >= size else -((size - side) // 2)
 
 
 def _middle(pixels: Pixels, times: int) -> Pixels:
-    """The middle of a long image, `times` as long as wide, around the same centre."""
+    """Return the middle of a long image, `times` as long as wide, around the same centre."""
     height, width, _ = pixels.shape
     short, long = sorted((height, width))
     cut = max(0, long - times * short) // 2

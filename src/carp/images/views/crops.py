@@ -1,4 +1,4 @@
-"""Random crops and flips of chosen images, for the training of classifiers on a frozen encoder.
+"""Random crops and flips of chosen images, for training classifiers on a frozen encoder.
 
 A crop depends on (seed, epoch, index) alone, and the order on (seed, epoch), so that training resumes at any step.
 Every chosen image appears once per epoch, in batches of nearly equal size. Unlike in pretraining, an image that cannot
@@ -84,14 +84,14 @@ class Crops:
         yield from one_ahead(batches) if self._ahead else batches
 
     def of_epoch(self, epoch: int) -> NDArray[np.int64]:
-        """The chosen images in the order of an epoch."""
+        """Return the chosen images in the order of an epoch."""
         window = _WINDOW if self._source.window is None else min(_WINDOW, self._source.window)
         seed = seed_of(self._seed, Purpose.GRID_ORDER, epoch)
         order = permutation(len(self._source), seed, groups=self._source.groups, window=max(1, window))
         return order[self._chosen[order]]
 
     def images_until(self, step: int) -> int:
-        """The number of images in all steps before this one."""
+        """Return the number of images in all steps before this one."""
         epoch, place = divmod(step, self.steps_per_epoch)
         return epoch * self.num_images + (self._batches[place].start if place else 0)
 

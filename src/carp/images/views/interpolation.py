@@ -1,4 +1,4 @@
-"""How a resized image gets its pixels. Imports nothing, so that options can name the choices at once."""
+"""The interpolation of resized images. Imports nothing, so that options can list the choices quickly."""
 
 from typing import Literal
 

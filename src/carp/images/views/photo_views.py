@@ -46,7 +46,7 @@ def without_threads() -> None:
 def photo_views(
     stored: Stored, place: str, kinds: Sequence[ViewKind], *, seed: int, epoch: int, index: int
 ) -> list[Tensor]:
-    """All views of one image, each bytes [3, size, size] in channels-last order; `place` names it in errors."""
+    """Return all views of one image, each bytes [3, size, size] in channels-last order; `place` names it in errors."""
     without_threads()
     photo = open_photo(stored, place)
     drawn = draw_views(kinds, seed=seed, epoch=epoch, index=index, height=photo.height, width=photo.width)
@@ -58,7 +58,7 @@ def photo_views(
 
 
 def _decode_for(photo: Photo, boxes: Boxes, sizes: list[int]) -> tuple[Pixels, Boxes]:
-    """The smallest decoding in which every crop has at least as many pixels as its view, and the boxes in it."""
+    """Return the smallest decoding in which every crop has at least as many pixels as its view, and the boxes in it."""
     room = (boxes[:, 2:] / np.array(sizes)[:, None]).min()
     reduce = next((n for n in _REDUCTIONS if n <= room), 1)
     pixels = np.require(photo.pixels(reduce), requirements=["C", "W"])  # as torch shares memory
@@ -68,14 +68,14 @@ def _decode_for(photo: Photo, boxes: Boxes, sizes: list[int]) -> tuple[Pixels, B
 
 
 def _reduce(boxes: Boxes, reduce: int) -> Boxes:
-    """Boxes (top, left, height, width) in an image of 1/`reduce` of the size, with rounded edges."""
+    """Return boxes (top, left, height, width) in an image of 1/`reduce` of the size, with rounded edges."""
     start = (boxes[:, :2] + reduce // 2) // reduce
     end = (boxes[:, :2] + boxes[:, 2:] + reduce // 2) // reduce
     return np.concatenate([start, end - start], axis=1)
 
 
 def _render(photo: Pixels, box: Boxes, kind: ViewKind, drawn: ViewParameters, view: int) -> MatLike:
-    """Bytes [size, size, 3] of one view."""
+    """Return the bytes [size, size, 3] of one view."""
     x = _crop(photo, box, kind.size, kind.interpolation)
     if drawn.flip[view]:
         x = cv2.flip(x, 1)

@@ -62,7 +62,7 @@ class ViewParameters:
 
 
 def view_kinds(config: ViewSettings) -> list[ViewKind]:
-    """One kind per view: the two global ones, then the local ones."""
+    """Return one kind per view: the two global ones, then the local ones."""
     places = [0, 1] + [2] * config.local_views
     return [
         ViewKind(
@@ -176,7 +176,7 @@ def _draw_crop(
     heights: NDArray[np.int64],
     widths: NDArray[np.int64],
 ) -> Boxes:
-    """A box of random area and shape; if ten attempts do not fit, the largest allowed central box."""
+    """Draw a box of random area and shape; if ten attempts do not fit, use the largest allowed central box."""
     n = _CROP_ATTEMPTS
     area = (heights * widths)[:, None] * (low[:, None] + u[:, :n] * (high - low)[:, None])
     ratio = np.exp((2 * u[:, n : 2 * n] - 1) * _LOG_RATIO)
@@ -195,7 +195,7 @@ def _draw_crop(
 
 
 def _central_crop(heights: NDArray[np.int64], widths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The whole image, cut to an aspect ratio between 3/4 and 4/3."""
+    """Return the whole image, cut to an aspect ratio between 3/4 and 4/3."""
     w = np.minimum(widths, np.rint(heights * (4 / 3)).astype(np.int64))
     h = np.minimum(heights, np.rint(widths * (4 / 3)).astype(np.int64))
     return np.maximum(w, 1), np.maximum(h, 1)

@@ -1,1 +1,1 @@
-"""Figures about a run: each module collects its data first, then draws them on matplotlib axes."""
+"""Figures about a run: each module first collects its data, then draws it on matplotlib axes."""

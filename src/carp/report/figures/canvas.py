@@ -1,4 +1,4 @@
-"""What all figures share: matplotlib if it is installed, colours, tidy axes, and atomic PNG files."""
+"""Shared parts of all figures: matplotlib if it is installed, colours, tidy axes, and atomic PNG files."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def tidy(axis: Any) -> None:
-    """Give an axis the look that all figures have."""
+    """Apply the common style to an axis."""
     axis.title.set_size(11)
     axis.grid(alpha=0.25)
     axis.set_axisbelow(True)

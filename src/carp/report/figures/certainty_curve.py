@@ -1,4 +1,4 @@
-"""How certain assignments become while a run trains: no temperature sharpens them, the loss alone does."""
+"""The certainty of assignments during a run: they are sharpened by the loss alone, not by a temperature."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

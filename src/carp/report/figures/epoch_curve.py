@@ -1,4 +1,4 @@
-"""How good the student and the teacher of a run were after every epoch that was kept: a table, and a figure."""
+"""The quality of the student and the teacher of a run after every kept epoch: a table and a figure."""
 
 import re
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ class EpochCurve:
     run: str
     column: Column
     values: dict[str, dict[int, float]]
-    """By branch, then by epoch."""
+    """The values by branch, then by epoch."""
     baselines: dict[str, float]
-    """Encoders that no epoch changes, such as raw pixels."""
+    """Values that do not depend on the epoch, such as those of raw pixels."""
 
     @property
     def epochs(self) -> list[int]:
@@ -49,7 +49,7 @@ class EpochCurve:
 
 
 def epoch_curves(results: Sequence[Result]) -> list[EpochCurve]:
-    """Collect results of `RUN@EPOCH` into one curve per measure that the paper's tables show; later results win."""
+    """Collect results of `RUN@EPOCH` into one curve per measure in the paper's tables; the latest result counts."""
     found: dict[tuple[str, Column], tuple[dict[str, dict[int, float]], dict[str, float]]] = {}
     for result in sorted(results, key=lambda result: result.created):
         run, branch = str(result.model.get("name", "")), str(result.model.get("branch", ""))
@@ -104,7 +104,7 @@ def write_epoch_curves(curves: Sequence[EpochCurve], path: Path) -> None:
 
 
 def size_of_curves(curves: Sequence[EpochCurve]) -> tuple[float, float]:
-    """Width and height of the panels in inches."""
+    """Return the width and height of the panels in inches."""
     across = min(len(curves), _PANELS_IN_A_ROW)
     return 5.4 * across, 4.2 * -(-len(curves) // across)
 

@@ -23,7 +23,7 @@ class PartitionedImage:
     teacher: list[NDArray[np.float32]]
 
     def cosine(self, number: int) -> float:
-        """How well student and teacher agree in one partition."""
+        """Return how well student and teacher agree in one partition."""
         s, t = self.student[number], self.teacher[number]
         return float((s @ t) / max(np.linalg.norm(s) * np.linalg.norm(t), np.finfo(np.float32).tiny))
 

@@ -12,7 +12,7 @@ from carp.report.figures.canvas import FAINT, GREY, tidy
 
 @dataclass(frozen=True)
 class PrototypeUsage:
-    """The use of all prototypes at one time of a run."""
+    """The use of all prototypes at one point of a run."""
 
     label: str
     shares: NDArray[np.float64]
@@ -40,14 +40,14 @@ class PrototypeUsage:
 
 
 def draw_usage(panel: Any, usages: Sequence[PrototypeUsage]) -> None:
-    """Draw one sorted curve per time on a figure or a part of one; the last one is the most prominent."""
+    """Draw one sorted curve per point of the run on a figure or a part of one; the last one stands out."""
     from matplotlib import colormaps  # noqa: PLC0415 - optional
 
     axis = panel.subplots()
     last = usages[-1]
     place = 100 * (np.arange(len(last.shares)) + 0.5) / len(last.shares)
     axis.axhline(1, color=GREY, lw=1.1, ls=":", label="even use")
-    axis.plot(place, _by_chance(last), color=FAINT, lw=1.6, ls="--", label="even use, by chance with as many images")
+    axis.plot(place, _by_chance(last), color=FAINT, lw=1.6, ls="--", label="even use, sampled with as many images")
     shades = colormaps["viridis"](np.linspace(0.85, 0.1, len(usages)))
     for usage, shade in zip(usages, shades, strict=True):
         relative = usage.relative
@@ -72,7 +72,7 @@ def draw_usage(panel: Any, usages: Sequence[PrototypeUsage]) -> None:
 
 
 def _by_chance(usage: PrototypeUsage) -> NDArray[np.float64]:
-    """The sorted curve of prototypes that are all equally likely, for as many choices."""
+    """Return the sorted curve of equally likely prototypes, for the same number of choices."""
     outcomes = max(2, usage.block_size)
     generator = np.random.Generator(np.random.PCG64(0))
     counts = generator.binomial(usage.choices, 1 / outcomes, size=len(usage.shares))

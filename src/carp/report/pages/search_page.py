@@ -1,4 +1,4 @@
-"""The results of a search: a table, a contact sheet as PNG, the same as a page."""
+"""The results of a search: a table, or a contact sheet as a PNG or an HTML page."""
 
 from collections.abc import Sequence
 from pathlib import Path

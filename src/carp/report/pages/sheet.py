@@ -1,4 +1,4 @@
-"""Draws all sheets: pictures in rows with text below them, as a PNG."""
+"""Draws contact sheets: pictures in rows with text below them, as a PNG."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ class Sheet:
     headings: Sequence[tuple[str, Colour]] = ()
     """One line per column, above its pictures."""
     side: int = SIDE
-    """Of the squares, in pixels."""
+    """The side of the squares, in pixels."""
 
     def write(self, path: Path, option: str = "--sheet") -> None:
-        """Write the sheet as a PNG; `option` is the one that names the file."""
+        """Write the sheet as a PNG; `option` is the option that sets the file name."""
         drawn = self.draw()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class Sheet:
         return sheet
 
     def _columns(self) -> tuple[list[int], list[int]]:
-        """Widths and left edges of the columns."""
+        """Return the widths and left edges of the columns."""
         count = max(len(row) for row in self.rows)
         widths = [max([self.side, *(_size(row[i])[0] for row in self.rows if i < len(row))]) for i in range(count)]
         lefts = [_MARGIN + sum(widths[:i]) + i * _GAP for i in range(count)]
@@ -74,7 +74,7 @@ class Sheet:
         return max([self.side, *(_size(picture)[1] for picture in row)])
 
     def _height(self, row: Sequence[Picture]) -> int:
-        """Of a row with its text and the gap below it."""
+        """Return the height of a row with its text and the gap below it."""
         lines = max(bool(picture.head) + len(picture.lines) for picture in row) + bool(self.captions)
         return self._tallest(row) + lines * _LINE + 4 + _GAP
 

@@ -23,7 +23,7 @@ class Picture:
     head: str = ""
     lines: tuple[str, ...] = ()
     mark: Colour | None = None
-    """Of the frame and the first line: that of the query, of the image to keep, of a kind of view."""
+    """The colour of the frame and of the first line: for the query, the image to keep, or a kind of view."""
     file: str = ""
     """The file that a click on the thumbnail opens, if it exists."""
 
@@ -37,7 +37,7 @@ def thumbnail(pixels: Pixels, side: int = SIDE) -> Image.Image:
 
 
 def thumbnail_of(images: StoredImages, row: int, place: str) -> Image.Image | None:
-    """The thumbnail of an image of a feature store, or None if it cannot be read any more."""
+    """Return the thumbnail of an image of a feature store, or None if it can no longer be read."""
     try:
         return thumbnail(decode(images.fetch(row, place), place))
     except UnreadableImageError:

@@ -48,7 +48,7 @@ def _enlarged(view: NDArray[np.uint8], zoom: int) -> Image.Image:
 
 
 def _mosaic(views: list[Image.Image], side: int) -> Image.Image:
-    """The local views as one picture, stacked up to the height of a global view."""
+    """Return the local views as one picture, stacked up to the height of a global view."""
     step = views[0].width + _GAP
     stack = max(1, (side + _GAP) // step)
     columns, lines = -(-len(views) // stack), min(stack, len(views))

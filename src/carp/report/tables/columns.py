@@ -76,7 +76,7 @@ def column_of(protocol: str, data: str, value_name: str) -> Column:
 
 
 def protocol_title(name: str) -> str:
-    """A protocol as tables call it; by its name if this version does not have it."""
+    """Return the title of a protocol in tables; its name if this version does not have it."""
     protocol = protocol_of_result(name)
     return name if protocol is None else protocol.title
 
@@ -102,7 +102,7 @@ class Headings:
 
 
 def headings(columns: list[Column]) -> Headings:
-    """Headings without repetition: what all columns have in common goes into the title."""
+    """Return headings without repetition: parts that all columns share go into the title."""
     protocols = [protocol_title(c.protocol) for c in columns]
     data = [title_of_data(c.data) for c in columns]
     shared_words = set(columns[0].words).intersection(*(c.words for c in columns))

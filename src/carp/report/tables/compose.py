@@ -21,7 +21,7 @@ def compose(
     """Put results into one table.
 
     Args:
-        sources: The results, and where they are from.
+        sources: The results, and where they come from.
         wanted: The table of the paper whose columns are shown; None shows those of the results.
         with_paper: Also show the published rows.
         difference: Also show how far the results are from the published rows of CARP.

@@ -11,9 +11,10 @@ _OURS = "CARP"
 def with_differences(
     rows: Sequence[Row], cells: Cells, published: Sequence[Row], their_cells: Cells, columns: Sequence[Column]
 ) -> tuple[list[Row], Cells]:
-    """Add, below every model, its differences to the published rows of CARP.
+    """Add, below every model, its differences from the published rows of CARP.
 
-    Two rows of CARP are compared with where there are both: without and with multi-crop, each of the longest training.
+    If the paper has both, models are compared with two rows of CARP, without and with multi-crop, each the one with the
+    longest training.
     """
     longest: dict[str, Row] = {}
     for row in published:

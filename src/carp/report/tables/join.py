@@ -43,7 +43,7 @@ class Table:
     cells: Cells
     title: str = ""
     notes: tuple[str, ...] = ()
-    """What a reader of the table should know."""
+    """Remarks on the table."""
     best: frozenset[tuple[Row, Column]] = field(init=False)
     second: frozenset[tuple[Row, Column]] = field(init=False)
 
@@ -85,7 +85,7 @@ class Source:
     place: str
     when: str
     data: str = ""
-    """What its data are called, if not by their usual name."""
+    """The name of its data, if it differs from the default."""
 
 
 def join(sources: Iterable[Source]) -> tuple[list[Row], Cells, list[str]]:
@@ -195,7 +195,7 @@ def _values(source: Source) -> Iterable[tuple[Row, Column, Value]]:
 
 
 def column_name(result: Result, name: str) -> str:
-    """The name of a value, which a protocol may change by its settings."""
+    """Return the name of a value, which a protocol may change by its settings."""
     protocol = protocol_of_result(result.protocol)
     return name if protocol is None else protocol.column_name(name, result.settings)
 

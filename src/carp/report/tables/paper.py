@@ -63,7 +63,7 @@ def published() -> tuple[list[Row], Cells]:
     """Return the rows and values of the evaluation, in the paper's order: references, other methods by epochs, CARP.
 
     Ablations are not models to compare with, so they are left out. If two tables differ, the longer table in the
-    appendix wins.
+    appendix is used.
     """
     rows: dict[Row, None] = {}
     cells: Cells = {}
@@ -99,7 +99,7 @@ def _layout(name: str, table: dict[str, Any]) -> Layout:
 
 
 def _ablation_layout(name: str, table: Published) -> Layout:
-    """An ablation as a table: one row per value, variant and branch, or per length of training."""
+    """Return an ablation as a table: one row per value, variant and branch, or per length of training."""
     ablation, column = find_ablation(name), Column("knn", "imagenet", "top1_k20")
     cells: Cells = {}
     for series in table.series:

@@ -111,7 +111,7 @@ def to_latex(table: Table) -> str:
 
 
 def table_text(table: Table, format: str) -> str:
-    """The table as `md`, `csv` or `latex`."""
+    """Return the table as `md`, `csv` or `latex`."""
     return {"md": to_markdown, "csv": to_csv, "latex": to_latex}[format](table)
 
 

@@ -1,4 +1,4 @@
-"""The table of a study: one row per point, our numbers beside the published ones."""
+"""The table of a study: one row per point, our numbers next to the published ones."""
 
 import csv
 import io
@@ -26,18 +26,18 @@ class StudyColumn:
     heading: str
     text: Callable[[StudyRow], str]
     number: Callable[[StudyRow], float | None] | None = None
-    """What the best one is chosen by; None for what is not compared."""
+    """The number that determines the best row; None if the column is not compared."""
 
 
 def print_study(study: Study) -> None:
-    """Print the table, its lines of comparison and its notes to standard output."""
+    """Print the table, the comparison with the paper and the notes to standard output."""
     print_in_parts(_columns(study), lambda columns: _screen(study, columns))
     for line in [*agreement_lines(study), *(f"note: {note}" for note in notes_of(study))]:
         SafeConsole(highlight=False, soft_wrap=True).print(printable(line), markup=False)
 
 
 def study_markdown(study: Study) -> str:
-    """The table, the comparison and the notes as GitHub Markdown."""
+    """Return the table, the comparison and the notes as GitHub Markdown."""
     columns = _columns(study)
     lines = [f"**{study.title}: k-NN top-1 (k = 20), %**", ""]
     lines += [_bar([column.heading for column in columns]), _bar(["---:"] * len(columns))]
@@ -48,7 +48,7 @@ def study_markdown(study: Study) -> str:
 
 
 def study_csv(study: Study) -> str:
-    """One line per job, in full precision, for programs."""
+    """Return one line per job, in full precision, for programs."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     head = ["value", "variant", "seed", *BRANCHES, "paper", "paper_student", "paper_teacher"]
@@ -64,15 +64,15 @@ def study_csv(study: Study) -> str:
 
 
 def notes_of(study: Study) -> list[str]:
-    """What a reader of the table should know."""
+    """Return remarks on the table."""
     notes = []
     if study.missing:
         more = " …" if len(study.missing) > _FEW else ""
         notes.append(f"{counted(len(study.missing), 'job')} not done yet: {', '.join(study.missing[:_FEW])}{more}")
     lengths = {row.point.value: row.point.published_as for row in study.rows if study.published_for(row.point)}
     if any(value != paper for value, paper in lengths.items()):
-        pairs = ", ".join(f"{value} here is {paper} there" for value, paper in lengths.items())
-        notes.append(f"{study.axis} beside the paper's: {pairs}")
+        pairs = ", ".join(f"{value} here is {paper} in the paper" for value, paper in lengths.items())
+        notes.append(f"{study.axis} compared with the paper: {pairs}")
     diverged = [
         f"{row.point.title}, seed {job.seed}: {n}" for row in study.rows for job in row.results for n in job.notes
     ]
@@ -94,7 +94,7 @@ def _columns(study: Study) -> list[StudyColumn]:
         *columns,
         StudyColumn("kl_to_uniform", _kl_text),
         StudyColumn("verdict", lambda row: row.verdict or _MISSING),
-        StudyColumn("time of a job", lambda row: _MISSING if row.seconds is None else duration(row.seconds)),
+        StudyColumn("time per job", lambda row: _MISSING if row.seconds is None else duration(row.seconds)),
     ]
 
 

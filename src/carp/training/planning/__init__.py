@@ -1,1 +1,1 @@
-"""Before a run starts: its memory and time, and settings that fit."""
+"""Planning before a run starts: its memory and time, and settings that fit."""

@@ -13,7 +13,7 @@ from carp.images.loading.loader import make_loader
 from carp.images.source import Source
 from carp.training.planning.timing import time_steps
 
-LIMIT = 3600.0  # seconds that people accept for a first result
+LIMIT = 3600.0  # acceptable seconds for a first result
 _SIZES = (224, 160, 112, 80, SMALL_IMAGE)
 _ENOUGH = 20  # epochs; as few as `auto` ever chooses
 _SECONDS = 6.0  # to time one size

@@ -1,4 +1,4 @@
-"""`carp train --dry-run`: what a run would do and need. Nothing is written."""
+"""`carp train --dry-run`: what a run would do and which resources it needs. Nothing is written."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,13 +52,13 @@ def dry_run(
     yield f"memory, activations   {_gigabytes(needs.activation_bytes)}"
     yield f"memory, head          {_gigabytes(needs.head_bytes)}"
     free = memory_for_training(device)
-    yield f"memory in total       {_gigabytes(needs.total_bytes)} (estimate; {_gigabytes(free)} are free)"
+    yield f"memory in total       {_gigabytes(needs.total_bytes)} (estimate; {_gigabytes(free)} is free)"
     if problem := memory_problem(config, needs, free):
         yield f"warning               {problem}"
     if note := advice(source, config):
         yield f"warning               {note}"
     if needs.total_bytes > free:
-        needed = f"{_gigabytes(needs.total_bytes)} are needed and {_gigabytes(free)} are free"
+        needed = f"{_gigabytes(needs.total_bytes)} is needed, but only {_gigabytes(free)} is free"
         yield f"time                  not measured: {needed}"
     else:
         yield from _time(config, source, device, steps)

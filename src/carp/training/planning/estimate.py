@@ -58,7 +58,7 @@ def estimate(config: Config) -> Estimate:
 
 
 def _head(config: Config, batch: int, held: int) -> int:
-    """Bytes of three chunks of logits, of embeddings and unit-length prototypes of both branches, and of gradients."""
+    """Return the bytes of three chunks of logits, of embeddings and prototypes of both branches, and of gradients."""
     views, size = 4 + config.local_views, max(2, config.block_size)
     chunk = views * batch * size * blocks_per_chunk(views, batch, size)
     embeddings = 2 * views * batch * config.embedding
@@ -66,7 +66,7 @@ def _head(config: Config, batch: int, held: int) -> int:
 
 
 def _kept_for_backward(branch: Branch, size: int, batch: int) -> int:
-    """Bytes that autograd keeps for one view of a batch, scaled from two images."""
+    """Return the bytes that autograd keeps for one view of a batch, scaled from two images."""
     kept: dict[tuple[int, int], int] = {}
     weights = {id(p.untyped_storage()) for p in branch.parameters()}
 

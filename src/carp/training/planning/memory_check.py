@@ -1,4 +1,4 @@
-"""Whether a run fits into memory and, if not, which settings would make it fit."""
+"""Checks whether a run fits into memory and, if not, which settings would make it fit."""
 
 import torch
 
@@ -28,7 +28,7 @@ _AS_GOOD = 0.95  # of the most that any setting saves
 
 
 def memory_for_training(device: torch.device) -> int:
-    """Bytes that this process may use on the device; processes on one machine share its memory."""
+    """Return the bytes that this process may use on the device; processes on one machine share its memory."""
     return available_memory(device) // (distributed.processes_here() if device.type == "cpu" else 1)
 
 
@@ -42,7 +42,7 @@ def memory_problem(config: Config, needs: Estimate, free: int) -> str | None:
     """Describe what does not fit and which settings would; None if everything fits."""
     if needs.total_bytes <= free:
         return None
-    need = f"training needs about {in_bytes(needs.total_bytes)} of memory and {in_bytes(free)} are free"
+    need = f"training needs about {in_bytes(needs.total_bytes)} of memory, but only {in_bytes(free)} is free"
     return f"{need}: {_advice(config, int(ROOM * free))}"
 
 

@@ -1,4 +1,4 @@
-"""Can this run work here? Checked before anything is written."""
+"""Checks whether a run can work on this machine, before anything is written."""
 
 import torch
 

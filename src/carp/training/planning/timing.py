@@ -23,7 +23,7 @@ from carp.training.step import Stepper
 _SECONDS = 20.0  # in total, approximately
 _STEPS = 3
 _FIRST_IMAGES = 8  # in the first steps, which show how many images are affordable
-_FEWEST_IMAGES = 32  # fewer would say little about a whole batch
+_FEWEST_IMAGES = 32  # fewer would not represent a whole batch
 _IDLE = 0.1  # cores that other programs may use on a machine that counts as idle
 
 

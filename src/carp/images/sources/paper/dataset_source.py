@@ -37,7 +37,7 @@ class PaperSource(Source):
 
 
 def read_name(name: str) -> tuple[Dataset, str]:
-    """The row and the split (`train`, `test`, or one of its lists) that `NAME` or `NAME:SPLIT` means."""
+    """Return the row and the split (`train`, `test`, or one of its lists) that `NAME` or `NAME:SPLIT` means."""
     word, _, split = name.removeprefix(PREFIX).partition(":")
     row = find(word)
     if row is None:
@@ -57,9 +57,9 @@ def read_name(name: str) -> tuple[Dataset, str]:
 
 
 def counterpart(name: str) -> str | None:
-    """The word for the test images that go with `dataset:NAME` or a list of it; None for anything else.
+    """Return the word for the test images that go with `dataset:NAME` or a list of it; None for anything else.
 
-    Where a split is named, as in `dataset:NAME:train`, only that split is meant.
+    If a split is named, as in `dataset:NAME:train`, only that split is used.
     """
     if not name.startswith(PREFIX):
         return None
@@ -70,7 +70,7 @@ def counterpart(name: str) -> str | None:
 
 
 def open_split(row: Dataset, split: str, root: Path, how: Opening) -> Source:
-    """A split of a row below `root`: `train`, `test`, or one of its lists; or a whole dataset for search."""
+    """Return a split of a row below `root`: `train`, `test`, or one of its lists; or a whole dataset for search."""
     if row.is_ranked:
         return open_ranked(row, root, how)
     name, download = row.source(split), how.download and row.download
@@ -121,13 +121,13 @@ def _folder(row: Dataset, split: str, root: Path, how: Opening) -> FolderSource:
 
 
 def _class_folder(row: Dataset, split: str, root: Path) -> Path | None:
-    """The folder of a split with one folder per class; VOC, with several labels per image, has none."""
+    """Return the folder of a split with one folder per class; VOC, with several labels per image, has none."""
     names = (row.split(split).word, split) if row.layout != "voc" else ()
     return next((root / row.name / name for name in names if (root / row.name / name).is_dir()), None)
 
 
 def datasets_folder(root: str | Path) -> Path:
-    """The folder `root`, or an error if there is none."""
+    """Return the folder `root`; raise an error if it does not exist."""
     folder = Path(root).expanduser()
     if not folder.is_dir():
         raise DataError(f"--root {root} is not a folder. Give the folder that contains the datasets.")
@@ -167,7 +167,7 @@ def _look_at_ranked(row: Dataset, root: Path) -> Presence:
 
 
 def _check_class_folders(row: Dataset, split: str, root: Path) -> None:
-    """The larger split is not listed: only its folders are counted."""
+    """Check the larger split by counting its folders only, without listing them."""
     folder = _class_folder(row, split, root)
     count = sum(child.is_dir() for child in folder.iterdir()) if folder else 0
     if count != row.classes:

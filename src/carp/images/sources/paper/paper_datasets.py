@@ -1,4 +1,4 @@
-"""The paper's datasets, one row each: where they are stored, how large they are and what is measured on them.
+"""The paper's datasets, one row each: where they are stored, how large they are and what they are used for.
 
 `dataset:NAME:SPLIT` opens a split of a row (`dataset_source.py`). The splits are those of the authors' own evaluation;
 the numbers of images are torchvision's. Datasets for search (`ranked_sets.py`) have no splits: `train` is what is
@@ -42,11 +42,11 @@ class Dataset:
     train: Split
     test: Split
     classes: int
-    """0 for a dataset for search."""
+    """The number of classes; 0 for a dataset for search."""
     metric: Metric
-    """What the literature reports."""
+    """The metric reported in the literature."""
     paper_metric: Metric
-    """What the paper reports."""
+    """The metric reported in the paper."""
     protocols: tuple[str, ...]
     """The paper's protocols that use it."""
     gigabytes: float
@@ -56,7 +56,7 @@ class Dataset:
     download: bool = True
     """Whether torchvision can download it."""
     how: str = ""
-    """How to get it where torchvision cannot download it, or what to know about it."""
+    """How to get it if torchvision cannot download it, or a remark about it."""
     folder: str = ""
     """The folder below the root that torchvision uses as its own root."""
     layout: Layout = "torchvision"
@@ -74,15 +74,15 @@ class Dataset:
         return self.layout == "ranked"
 
     def source(self, split: str) -> str:
-        """The text that opens a split: `train`, `test`, or one of `lists`; or the whole of a dataset for search."""
+        """Return the text that opens a split (`train`, `test` or one of `lists`), or all of a dataset for search."""
         return f"{PREFIX}{self.name}" if self.is_ranked else f"{PREFIX}{self.name}:{split}"
 
     def split(self, split: str) -> Split:
-        """The published split; for one of `lists`, the one that it is a part of."""
+        """Return the published split; for one of `lists`, the one that it is a part of."""
         return self.test if split == "test" else self.train
 
     def images(self, split: str) -> int:
-        """The number of images of a split."""
+        """Return the number of images of a split."""
         return self.lists[split].images if split in self.lists else self.split(split).images
 
 
@@ -105,7 +105,7 @@ class ListedDataset:
     found: Presence | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """All values as plain types, for JSON."""
+        """Return all values as plain types, for JSON."""
         row = self.dataset
         splits = {
             name: {
@@ -125,7 +125,7 @@ def _split(word: str, images: int, **arguments: Any) -> Split:
 
 
 def _searched(name: str, title: str, images: int, queries: int, gigabytes: float, archives: str) -> Dataset:
-    """A row for revisited Oxford or Paris."""
+    """Return a row for revisited Oxford or Paris."""
     address = f"http://cmp.felk.cvut.cz/revisitop/data/datasets/{name}/gnd_{name}.pkl"
     return Dataset(
         name, title, "", Split("database", {}, images), Split("queries", {}, queries),
@@ -145,7 +145,7 @@ DATASETS = (
         lists={"1%": SplitList("1percent.txt", 12_811), "10%": SplitList("10percent.txt", 128_116)},
         how="register at https://image-net.org, put ILSVRC2012_devkit_t12.tar.gz, ILSVRC2012_img_train.tar and "
         "ILSVRC2012_img_val.tar into ROOT/imagenet and open it once with torchvision.datasets.ImageNet, which unpacks "
-        "them; or put class folders into ROOT/imagenet/train and val. The 1% and 10% lists go into ROOT/imagenet, too: "
+        "them; or put class folders into ROOT/imagenet/train and val. The 1% and 10% lists also go into ROOT/imagenet: "
         f"{_LISTS_AT}",
     ),
     Dataset(
@@ -167,8 +167,8 @@ DATASETS = (
         "cars", "Stanford Cars", "StanfordCars", _split("train", 8_144), _split("test", 8_041),
         classes=196, metric="top-1", paper_metric="top-1", protocols=("knn",), gigabytes=1.9,
         marker="stanford_cars", download=False,
-        how="its address is gone: get cars_train, cars_test, devkit and cars_test_annos_withlabels.mat from a mirror "
-        "into ROOT/stanford_cars, as in https://github.com/pytorch/vision/issues/7545; needs scipy",
+        how="its download page is gone: get cars_train, cars_test, devkit and cars_test_annos_withlabels.mat from a "
+        "mirror into ROOT/stanford_cars, as in https://github.com/pytorch/vision/issues/7545; needs scipy",
     ),
     Dataset(
         "country211", "Country-211", "Country211", _split("train", 31_650), _split("test", 21_100),
@@ -243,7 +243,7 @@ BY_NAME = {row.name: row for row in DATASETS}
 
 
 def find(word: str) -> Dataset | None:
-    """The row that a name, a title, a torchvision class or `dataset:NAME:SPLIT` means, in any spelling."""
+    """Return the row that a name, a title, a torchvision class or `dataset:NAME:SPLIT` means, in any spelling."""
     name = _plain(word.removeprefix(PREFIX).removeprefix("torchvision:").partition(":")[0])
     return next((row for row in DATASETS if name in {_plain(n) for n in _names(row)}), None)
 

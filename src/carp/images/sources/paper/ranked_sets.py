@@ -16,13 +16,13 @@ _IMAGES = "jpg"  # sub-folder
 
 
 def ranked_set(data: Openable) -> Dataset | None:
-    """The row of `dataset:NAME` if it is a dataset for search; None for anything else."""
+    """Return the row of `dataset:NAME` if it is a dataset for search; None for anything else."""
     row = find(data) if isinstance(data, str) and data.startswith(PREFIX) else None
     return row if row is not None and row.is_ranked else None
 
 
 def open_ranked(row: Dataset, root: Path, how: Opening) -> FolderSource:
-    """All images of a dataset for search; an error says which part is missing and how to get it."""
+    """Return all images of a dataset for search; an error says which part is missing and how to get it."""
     folder = image_folder(row, root)
     if folder is None:
         raise _missing(row, root, root / row.marker)
@@ -39,19 +39,19 @@ def open_ranked(row: Dataset, root: Path, how: Opening) -> FolderSource:
 
 
 def folder_of(source: Source) -> Path:
-    """The folder of an opened dataset for search."""
+    """Return the folder of an opened dataset for search."""
     assert isinstance(source, FolderSource), "open_ranked opened it"
     return source.root
 
 
 def image_folder(row: Dataset, root: Path) -> Path | None:
-    """The folder of the images below `root`; None without any."""
+    """Return the folder of the images below `root`; None without any."""
     places = (root / row.name / _IMAGES, root / row.name) if row.truth else (root / row.name,)
     return next((place for place in places if place.is_dir()), None)
 
 
 def ground_truth_file(row: Dataset, folder: Path) -> Path:
-    """The published ground truth of the images in `folder`: next to the folder, or in it."""
+    """Return the published ground truth of the images in `folder`: next to the folder, or in it."""
     places = [place / row.truth for place in (folder.parent, folder)]
     for place in places:
         if place.is_file():

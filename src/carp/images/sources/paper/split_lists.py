@@ -51,20 +51,20 @@ class FilesSource(IndexedSource):
         return len(self.paths)
 
     def fetch(self, index: int) -> Stored:
-        """The bytes of one file."""
+        """Return the bytes of one file."""
         return read_file(self.folder / self.paths[index])
 
     def place(self, index: int) -> str:
-        """The path of one file."""
+        """Return the path of one file."""
         return str(self.folder / self.paths[index])
 
     def short_name(self, index: int) -> str:
-        """The path relative to the folder."""
+        """Return the path relative to the folder."""
         return self.paths[index]
 
 
 def voc_split(dataset: Any, *, name: str) -> FilesSource:
-    """The images of torchvision's `VOCDetection`, and the classes that each shows, as [N, C] of 1 and 0.
+    """Return the images of torchvision's `VOCDetection`, and the classes that each shows, as [N, C] of 1 and 0.
 
     An image shows a class when its annotation has an object of it that is not marked as difficult.
     """
@@ -82,7 +82,7 @@ def voc_split(dataset: Any, *, name: str) -> FilesSource:
 
 
 def _objects(annotation: Path) -> list[str]:
-    """The names of the objects that are not difficult."""
+    """Return the names of the objects that are not difficult."""
     try:
         objects = ET.parse(annotation).getroot().iter("object")
     except (OSError, ET.ParseError) as error:
@@ -91,7 +91,7 @@ def _objects(annotation: Path) -> list[str]:
 
 
 def inaturalist_split(dataset: Any, listed: Path, *, name: str) -> FilesSource:
-    """The images of torchvision's `INaturalist` that a file such as train2018.json names, with their species."""
+    """Return the images of torchvision's `INaturalist` that a file such as train2018.json names, with their species."""
     species = {f"{dataset.all_categories[label]}/{file}": label for label, file in dataset.index}
     # The archive's own folder, train_val2018, is renamed by torchvision
     paths = [file.partition("/")[2] for file in _names_in_json(listed)]
@@ -113,7 +113,7 @@ def _names_in_json(file: Path) -> list[str]:
 
 
 def imagenet_split(train: FolderSource, listed: Path, *, name: str) -> FilesSource:
-    """The training images that a list names, in its order; its names are such as n01440764_10026.JPEG."""
+    """Return the training images that a list names, in its order, by names such as n01440764_10026.JPEG."""
     try:
         names = read_text(listed, _MOST_BYTES).split()
     except (OSError, UnicodeDecodeError) as error:
@@ -131,7 +131,7 @@ def _reason(error: OSError | UnicodeDecodeError) -> str:
 
 
 def _places(source: FolderSource, wanted: set[bytes]) -> dict[str, int]:
-    """The indices of these paths in a folder; a million paths are never held at once."""
+    """Return the indices of these paths in a folder; a million paths are never held at once."""
     found = {}
     for start in range(0, len(source), _PATHS_AT_A_TIME):
         places = np.arange(start, min(start + _PATHS_AT_A_TIME, len(source)))
@@ -147,6 +147,6 @@ def _all_there(paths: Sequence[str], known: Mapping[str, int], listed: Path, fol
     missing = [path for path in paths if path not in known]
     if missing:
         raise DataError(
-            f"{len(missing):,} of the {len(paths):,} images that {listed} names are not in {folder}, the first is "
+            f"{len(missing):,} of the {len(paths):,} images that {listed} names are not in {folder}; the first is "
             f"{missing[0]}. Complete the dataset, or give the list of this version."
         )
