@@ -23,7 +23,7 @@ def find_protocol(name: str) -> type[AnyProtocol]:
 
 
 def protocol_of_result(name: str) -> type[AnyProtocol] | None:
-    """Return the protocol that a result file names, possibly by a former name; None if this version does not have it."""
+    """Return the protocol that a result file names, possibly by a former name; None if this version lacks it."""
     return next((protocol for protocol in all_protocols() if name in (protocol.name, *protocol.former_names)), None)
 
 
