@@ -105,6 +105,7 @@ def test_the_files_of_a_study(done: Done) -> None:
     assert checked["64-seed0/job.json"] == checked["study.json"] == "readable"
 
 
+@pytest.mark.slow
 def test_finished_jobs_are_never_repeated_and_more_can_be_added(
     cli: Cli, quick: Path, labelled: Path, tmp_path: Path
 ) -> None:

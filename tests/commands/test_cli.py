@@ -44,6 +44,7 @@ def test_dry_run_tells_the_plan_and_creates_nothing(
     assert "warning" not in plan
 
 
+@pytest.mark.slow
 def test_dry_run_with_the_default_recipe_needs_nothing_but_images(
     cli: Cli, flat: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

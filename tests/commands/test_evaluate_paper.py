@@ -140,6 +140,7 @@ def test_a_dry_run_writes_nothing(cli: Cli, own_run: Path, datasets: Path) -> No
     assert sorted(own_run.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_killed_command_continues(cli: Cli, own_run: Path, datasets: Path) -> None:
     words = ["eval", "paper", str(own_run), "--root", str(datasets)]
     process = subprocess.Popen(

@@ -136,6 +136,7 @@ def test_no_command_reaches_out(
     assert log.read_text() == ""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_no_system_call_reaches_out(
     guarded: tuple[dict[str, str], Path], run: Path, labelled: Path, tmp_path: Path

@@ -63,7 +63,13 @@ def test_a_file_in_the_place_of_a_folder_and_the_reverse_are_refused(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "setting", ["num_prototypes=100000000000", "global_size=100000", "projector_hidden=1000000", "embedding=1000000"]
+    "setting",
+    [
+        "num_prototypes=100000000000",
+        "global_size=100000",
+        pytest.param("projector_hidden=1000000", marks=pytest.mark.slow),
+        pytest.param("embedding=1000000", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_that_does_not_fit_names_the_setting_and_a_value_that_fits(
     cli: Cli, tmp_path: Path, flat: Path, setting: str

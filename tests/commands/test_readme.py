@@ -54,7 +54,13 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / f"{i:03d}.png").rename(name)
 
 
-@pytest.mark.parametrize("page", WITH_COMMANDS)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page in ("docs/training.md", "docs/evaluation.md") else [])
+        for page in WITH_COMMANDS
+    ],
+)
 def test_every_command_runs(page: str, cli: Cli, images: None) -> None:
     quick = [f"{key}={json.dumps(value)}" for key, value in QUICK.items()]
     if page in ("docs/search.md", "docs/evaluation.md"):  # their runs exist already

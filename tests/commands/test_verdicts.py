@@ -31,23 +31,33 @@ SETTINGS = {
 @pytest.mark.parametrize(
     ("words", "verdict", "cause", "remedy"),
     [
-        ([], "healthy", "at the start", ""),
-        (["epochs=1", "batch_size=40", "lr=0.0001"], "not learning", "weights have moved by only", "raise lr"),
-        (
+        pytest.param([], "healthy", "at the start", "", id="views agree", marks=pytest.mark.slow),
+        pytest.param(
+            ["epochs=1", "batch_size=40", "lr=0.0001"],
+            "not learning",
+            "weights have moved by only",
+            "raise lr",
+            id="lr too small",
+        ),
+        pytest.param(
             ["epochs=1", "batch_size=40", "lr=1000"],
             "collapsed|not learning",
             "",
             "times their norm, so the steps are too large: lower lr",
+            id="lr too large",
         ),
-        (["epochs=1", "batch_size=2400"], "too early to tell", "2 steps are done", "raise epochs"),
-        (
+        pytest.param(
+            ["epochs=1", "batch_size=2400"], "too early to tell", "2 steps are done", "raise epochs", id="two steps"
+        ),
+        pytest.param(
             ["--val", "embedded:shapes-test", "validate_epochs=3"],
             "not learning",
             "no better than that of the untrained encoder",
             "raise epochs",
+            id="labels",
+            marks=pytest.mark.slow,
         ),
     ],
-    ids=["views agree", "lr too small", "lr too large", "two steps", "labels"],
 )
 def test_the_verdict_on_a_short_run_names_its_cause(
     cli: Cli, tmp_path: Path, words: list[str], verdict: str, cause: str, remedy: str

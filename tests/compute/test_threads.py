@@ -183,6 +183,7 @@ def numbers(run):
 needs_cores = pytest.mark.skipif(available_cores() < 2, reason="needs two cores")
 
 
+@pytest.mark.slow
 @needs_cores
 def test_a_continued_run_repeats_the_recorded_numbers_and_ends_in_the_same_bits(images, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -198,6 +199,7 @@ def test_a_continued_run_repeats_the_recorded_numbers_and_ends_in_the_same_bits(
     assert weights(killed) == weights(whole)
 
 
+@pytest.mark.slow
 @needs_cores
 def test_the_environment_and_the_setting_fix_the_number_and_a_change_is_reported(images, tmp_path):
     run = tmp_path / "run"

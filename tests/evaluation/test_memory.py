@@ -42,6 +42,7 @@ for name, run in protocols.items():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of allocated memory is Linux's")
 def test_mapped_features_are_not_copied(tmp_path: Path) -> None:
     part = np.random.default_rng(0).standard_normal((1024, 1024)).astype(np.float32)

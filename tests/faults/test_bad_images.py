@@ -33,6 +33,7 @@ def listed(run: Path) -> set[str]:
     return set(names)
 
 
+@pytest.mark.slow
 def test_kills_change_nothing_for_small_images(carp: Server, messy: Path, recipe: Path, tmp_path: Path) -> None:
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     words: list[object] = ["train", messy, "--recipe", recipe, "epochs=8", "--out"]

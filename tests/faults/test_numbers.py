@@ -122,6 +122,7 @@ def test_on_collapse_warn_goes_on_to_the_end(tmp_path: Path) -> None:
     assert sum(line.get("health") == "collapsed" for line in lines) >= 3
 
 
+@pytest.mark.slow
 def test_a_collapsed_run_may_be_continued_with_warn_and_keeps_its_steps(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path / "tiny.yaml", **COLLAPSE)
     with pytest.raises(CollapseError):

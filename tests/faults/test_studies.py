@@ -67,6 +67,7 @@ def test_a_killed_job_resumes_and_a_finished_one_is_not_repeated(
     assert not any((folder / name / "checkpoints").exists() for name in NAMES)
 
 
+@pytest.mark.slow
 def test_kills_at_writes_of_every_stage(carp: Server, words: list[object], tmp_path: Path) -> None:
     """In training, features, the result, the removal of the checkpoints and the table."""
     folder = tmp_path / "batch-size"
@@ -86,6 +87,7 @@ def test_kills_at_writes_of_every_stage(carp: Server, words: list[object], tmp_p
     assert (folder / "plot.png").exists()
 
 
+@pytest.mark.slow
 def test_a_stopped_study_says_so_and_resumes(
     carp: Server, words: list[object], undisturbed: Path, tmp_path: Path
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_stopped_study_says_so_and_resumes(
     assert what_counts(folder) == what_counts(undisturbed)
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_jobs(carp: Server, words: list[object], undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "batch-size"
     children = [carp.start(*words, "--out", tmp_path) for _ in range(2)]

@@ -227,7 +227,8 @@ def test_two_processes_do_not_write_one_store(images: Path, tmp_path: Path) -> N
     assert is_store(tmp_path / "store")
 
 
-@pytest.mark.parametrize("processes", [2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [2, 5])
 def test_any_number_of_processes_writes_the_same_store(images: Path, tmp_path: Path, processes: int) -> None:
     whole = encoder().store(FolderSource(images), tmp_path / "whole", batch_size=BATCH).folder
     parted = tmp_path / "parted"

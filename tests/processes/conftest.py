@@ -42,10 +42,10 @@ def torchrun(processes: int, *words: object, options: tuple[str, ...] = ()) -> t
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """64 images of 32 pixels and a recipe of 24 steps without batch norm in the encoder."""
+    """64 images of 32 pixels and a recipe of 16 steps without batch norm in the encoder."""
     folder = tmp_path_factory.mktemp("processes")
     write_images(folder / "images", tiny_images())
-    write_recipe(folder / "tiny.yaml", epochs=6, num_prototypes=96, **NO_BATCH_NORM)
+    write_recipe(folder / "tiny.yaml", epochs=4, num_prototypes=96, **NO_BATCH_NORM)
     return folder
 
 

@@ -33,9 +33,9 @@ from tests.processes import checks
 
 SHARDED = {"prototypes": "sharded", "prototype_shards": 3, "exchange_steps": 5, "epochs": 3}
 # A network with batch norm everywhere, in place of the one without
-BATCH_NORM = {"epochs": 5, **{key: TINY[key] for key in ("encoder", "encoder_options")}, "stem": "auto"}
+BATCH_NORM = {"epochs": 3, **{key: TINY[key] for key in ("encoder", "encoder_options")}, "stem": "auto"}
 
-AUTHORS = {**BATCH_NORM, "reading": "authors", "epochs": 3, "local_views": 1, "local_size": 16}
+AUTHORS = {**BATCH_NORM, "reading": "authors", "epochs": 2, "local_views": 1, "local_size": 16}
 SHARDED_AUTHORS = {**SHARDED, "reading": "authors", "epochs": 2, "micro_batch": 4}
 
 
@@ -80,7 +80,7 @@ def equality(folder: Path) -> None:
     train(folder, "three")
     with (
         before_step(9, lambda: os.kill(os.getpid(), signal.SIGTERM)),
-        pytest.raises(Interrupted, match="stopped by SIGTERM after step 10 of 24"),
+        pytest.raises(Interrupted, match="stopped by SIGTERM after step 10 of 16"),
     ):
         train(folder, "stopped", checkpoint_steps=1000)
     distributed.stop()

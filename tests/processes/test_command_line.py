@@ -67,6 +67,7 @@ def running(folder: Path, out: Path) -> Iterator[tuple[subprocess.Popen[str], Pa
                 process.wait()
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_answered_at_once_and_stops_all_after_one_save(folder: Path, tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to all processes of the group, and torchrun passes it on once more."""
     with running(folder, tmp_path / "run") as (process, file):

@@ -111,6 +111,7 @@ def test_a_run_on_a_failing_disk_ends_in_the_same_bits(failing_reads: Path, tmp_
     assert passed("folder_of_images", tmp_path, failing_reads) == ["passed: folder"]
 
 
+@pytest.mark.slow
 def test_a_file_that_stays_unreadable_stops_the_run_and_the_same_command_continues(
     failing_reads: Path, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from tests.helpers import assert_same_run, steps_of
 from tests.processes.conftest import own_lines, torchrun
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_started_again_and_nothing_differs_and_a_hang_is_told(folder: Path) -> None:
     """In one start of the processes, as each costs seconds; runs.faults checks the message about the hang."""
     code, output = torchrun(2, "-m", "tests.processes.runs", "faults", folder, options=("--max-restarts=1",))

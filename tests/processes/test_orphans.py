@@ -95,6 +95,7 @@ def lives(pid: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("started", ["--procs"], indirect=True)
 def test_nothing_is_left_of_a_killed_launcher_and_the_run_continues_at_once(
     started: Started, photos: Path, tmp_path: Path

@@ -128,6 +128,7 @@ def test_micro_batches_of_half_the_batch_run(golden, tmp_path):
     assert curve[0] != GOLDEN[0]
 
 
+@pytest.mark.slow
 def test_bf16_runs_near_fp32(golden, tmp_path):
     curve = losses(run(tmp_path, epochs=2, precision="bf16"))
     assert len(curve) == 8

@@ -37,6 +37,10 @@ def _train(
         str | None,
         typer.Option(help="Labelled images, to measure the k-NN accuracy of student and teacher during training."),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Time for training: as many epochs as fit into it here, at most those of the recipe."),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print settings, steps, memory and time; write nothing.")
     ] = False,
@@ -57,7 +61,7 @@ def _train(
     if dry_run or out is None:
         from carp.training.planning.dry_run import dry_run as plan
 
-        for line in plan(data, recipe, **overrides):
+        for line in plan(data, recipe, minutes=minutes, **overrides):
             say(line)
         if procs > 1:
             say(f"note: this is the plan for one process; {procs} processes share every batch.", err=True)
@@ -67,17 +71,19 @@ def _train(
             f"--procs is for this machine only. With --submit, write 'tasks={procs}' (processes per node)."
         )
     if submit is not None:
-        say(f"job: {_queue(submit, data, out, recipe, overrides)}   output: {out}.jobs")
+        say(f"job: {_queue(submit, data, out, recipe, overrides, minutes)}   output: {out}.jobs")
         return
     if procs > 1 and "RANK" not in os.environ:  # the processes themselves run the same command
         from carp.compute.launcher import launch
 
+        if minutes is not None:
+            raise ConfigError("--minutes measures the time of one process. Set epochs instead, or leave out --procs.")
         options = [word for name, value in (("--recipe", recipe), ("--val", val)) if value for word in (name, value)]
         words = ["train", data, *(settings or []), "--out", str(out), *options]
         raise SystemExit(launch(words, processes=procs))  # they have printed the outcome
     from carp.commands.train import train
 
-    run = train(data, out, recipe, **overrides)
+    run = train(data, out, recipe, minutes=minutes, **overrides)
     if not is_first_process():
         return
     say(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
@@ -85,7 +91,9 @@ def _train(
     say(f"next: carp eval knn {shlex.quote(folder)} --data LABELLED_FOLDER   or in Python: carp.load({folder!r})")
 
 
-def _queue(resources: str, data: str, out: Path, recipe: str | None, overrides: dict[str, Any]) -> str:
+def _queue(
+    resources: str, data: str, out: Path, recipe: str | None, overrides: dict[str, Any], minutes: float | None
+) -> str:
     """Submit the run to a cluster; mistakes in its settings and images are reported before it is queued."""
     from carp.commands.train import train
     from carp.console.progress import Display
@@ -94,7 +102,7 @@ def _queue(resources: str, data: str, out: Path, recipe: str | None, overrides: 
 
     requested = parse_resources(resources)
     open_for_training(data, recipe, overrides, Display(quiet=True))
-    return submit(Job(partial(train, data, out, recipe, **overrides)), out, requested)
+    return submit(Job(partial(train, data, out, recipe, minutes=minutes, **overrides)), out, requested)
 
 
 @app.command("import", context_settings=WITH_SETTINGS)

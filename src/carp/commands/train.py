@@ -10,7 +10,7 @@ import torch
 from carp.compute import distributed
 from carp.config import Config
 from carp.console.quantities import counted
-from carp.errors import DataError, MissingExtraError
+from carp.errors import ConfigError, DataError, MissingExtraError
 from carp.evaluation.validation import Validation
 from carp.files.outputs import check_output_folder
 from carp.images.decoding.decode import pixel_limit
@@ -26,6 +26,7 @@ from carp.runs.run_folder import INDEX, QUARANTINE, Run, held_run, open_run
 from carp.training.display import TrainingDisplay
 from carp.training.loop import Training
 from carp.training.planning.run_check import check_run
+from carp.training.planning.time_budget import fit_into
 from carp.training.preparation import open_for_training
 
 
@@ -34,6 +35,7 @@ def train(
     out: str | Path,
     recipe: str | Path | None = None,
     *,
+    minutes: float | None = None,
     quiet: bool = False,
     **overrides: Any,
 ) -> Run:
@@ -46,6 +48,7 @@ def train(
             image array [N, H, W, 3], or any dataset with a length and integer indexing (docs/data.md).
         out: The run folder.
         recipe: Name of a recipe, or a YAML file; `folder` if None.
+        minutes: Time for training: as many epochs as fit into it, at most those of the recipe.
         quiet: Print nothing.
         **overrides: Any setting of the configuration, as in `key=value` on the command line.
 
@@ -56,6 +59,13 @@ def train(
     check_output_folder(folder)
     config, source, device = open_for_training(data, recipe, overrides, display, folder)
     check_run(config, source, device)
+    if minutes is not None:
+        if "epochs" in overrides:
+            raise ConfigError(
+                f"--minutes and epochs both set the length of the run, received {minutes:g} minutes and "
+                f"epochs={overrides['epochs']}. Leave out one of them."
+            )
+        config = fit_into(minutes, config, source, device, folder, display)
     with held_run(folder, config, source), pixel_limit(config.max_image_pixels):
         if note := advice(source, config):
             display.warn(note)

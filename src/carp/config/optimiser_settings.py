@@ -20,6 +20,13 @@ class OptimiserSettings(BatchSettings):
         le=LARGEST_FACTOR,
         description="Learning rate of the prototypes relative to lr; 0 keeps them as initialised.",
     )
+    layer_decay: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Learning rate of each layer of the encoder relative to the layer above it. With 0.75, the stem "
+        "below 12 layers moves at 0.75^12 = 3% of lr; 1 moves all layers alike.",
+    )
     lr_scaling: Literal["linear", "none"] = Field(
         "linear", description="linear multiplies the initial value of lr by batch_size / 256; none leaves it unchanged."
     )

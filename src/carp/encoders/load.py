@@ -21,6 +21,7 @@ from carp.features.store import Store
 from carp.images.views.centre_crop import TRANSFORM
 from carp.images.views.interpolation import Interpolation
 from carp.model.branch import Branch
+from carp.model.vision_transformer import check_patches
 from carp.random import Purpose, seed_of
 from carp.runs.epoch_argument import at_epoch, split_epoch
 from carp.runs.run_folder import Run, is_run, open_run
@@ -81,6 +82,7 @@ def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions)
         module, layer, size, resize = nn.Flatten(), ENCODER, min(size, RAW_PIXELS_SIDE), None
     else:
         trained, epochs = _branch(run, str(branch))
+        check_patches(trained.encoder, run.config.encoder, {"size": size})
         module = trained if layer == PROJECTOR else _output(trained.encoder, layer)
     return Encoder(
         module,
@@ -182,9 +184,11 @@ def _load_export(own: CarpExport, options: FeatureOptions) -> Encoder:
     if options.layer == PROJECTOR:
         raise CheckpointError(f"{own.path} is an export without its projector. Use --layer encoder, or give the run.")
     about, origin = own.about, own.about.origin
+    encoder, size = build_own(own), options.size or about.size
+    check_patches(encoder, about.architecture, {"size": size})
     return Encoder(
-        _output(build_own(own), options.layer),
-        size=options.size or about.size,
+        _output(encoder, options.layer),
+        size=size,
         device=choose_device(options.device),
         name=str(origin.get("run", own.path.name.partition(".")[0])),
         branch=str(origin.get("branch", "")),

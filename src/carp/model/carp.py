@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from carp.config import ModelSettings
 from carp.model.branch import Branch
@@ -27,8 +28,8 @@ class Carp(nn.Module):
     """The student sees all views, the teacher only the two global ones.
 
     The teacher is an exponential moving average of the student's parameters; its batch norm uses the statistics of its
-    own batches. With `teacher_momentum: 0` the teacher *is* the student, and there is no second forward pass, unless
-    `zero_momentum: copy` asks for a copy of the student.
+    own batches, and it has neither dropout nor stochastic depth. With `teacher_momentum: 0` the teacher *is* the
+    student, and there is no second forward pass, unless `zero_momentum: copy` asks for a copy of the student.
     """
 
     def __init__(self, config: ModelSettings, *, shard_seeds: Sequence[int] = ()) -> None:
@@ -38,6 +39,7 @@ class Carp(nn.Module):
         self.teacher = self.student if self.siamese else copy.deepcopy(self.student)
         if not self.siamese:
             self.teacher.requires_grad_(False)
+            _remove_dropout(self.teacher)
 
     def forward(self, views: Sequence[Tensor]) -> Embedded:
         """Embed the views, each [B, 3, H, W]; the two global views come first."""
@@ -60,3 +62,11 @@ class Carp(nn.Module):
         """Teacher ← momentum · teacher + (1 − momentum) · student, as one multi-tensor operation."""
         if not self.siamese:
             torch._foreach_lerp_(list(self.teacher.parameters()), list(self.student.parameters()), 1.0 - momentum)
+
+
+def _remove_dropout(branch: nn.Module) -> None:
+    """Let a branch use all of its units and layers, also in training mode, whatever timm calls their rates."""
+    for part in branch.modules():
+        for rate in ("drop_prob", "drop_rate", *(["p"] if isinstance(part, _DropoutNd) else [])):
+            if isinstance(getattr(part, rate, None), float):
+                setattr(part, rate, 0.0)

@@ -8,6 +8,7 @@ from torch import nn
 from carp.config import SMALL_IMAGE, EncoderSettings
 from carp.errors import ModelError, nearest, received
 from carp.model.timm_options import create_timm
+from carp.model.vision_transformer import check_patches, with_view_sizes
 
 
 def build_encoder(config: EncoderSettings) -> nn.Module:
@@ -20,7 +21,7 @@ def build_encoder(config: EncoderSettings) -> nn.Module:
             f"`python -c 'import timm; print(timm.list_models())'` lists all {len(known)}."
         )
     try:
-        encoder: Any = create_timm(name, config.encoder_options)
+        encoder: Any = create_timm(name, timm_options(config))
     except (MemoryError, ModelError):
         raise
     except Exception as error:  # unknown options can raise anything inside timm
@@ -31,12 +32,18 @@ def build_encoder(config: EncoderSettings) -> nn.Module:
     if not hasattr(encoder, "num_features"):
         options = received(config.encoder_options)
         raise ModelError(f"'{name}' with encoder_options={options} has no pooled features. Remove these options.")
+    check_patches(encoder, name, {"global_size": config.global_size})
     is_resnet = all(hasattr(encoder, part) for part in ("conv1", "bn1", "maxpool"))
     if config.stem == "small" and not is_resnet:
         raise ModelError(f"stem: small needs a ResNet; '{name}' has no conv1, bn1 and maxpool. Use stem: encoder.")
     if config.stem == "small" or (config.stem == "auto" and is_resnet and config.global_size <= SMALL_IMAGE):
         _use_small_stem(encoder, config)
     return cast(nn.Module, encoder)
+
+
+def timm_options(config: EncoderSettings) -> dict[str, Any]:
+    """The options that timm gets: those of the settings and, for a vision transformer, the size of the images."""
+    return with_view_sizes(config.encoder, config.encoder_options, config.global_size)
 
 
 def num_features(encoder: nn.Module) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 import torch
+from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -76,19 +77,45 @@ def build_optimiser(module: nn.Module, config: OptimisationSettings) -> Optimize
     prototypes = [p for part in module.modules() if isinstance(part, Assigner) for p in part.parameters()]
     known = {id(p) for p in prototypes}
     rest = [p for p in module.parameters() if p.requires_grad and id(p) not in known]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in rest if p.ndim > 1], "decayed": True, "lr_factor": 1.0},
-        {"params": [p for p in rest if p.ndim <= 1], "decayed": False, "lr_factor": 1.0},
-        {"params": [p for p in prototypes if p.requires_grad], "decayed": True, "lr_factor": config.prototype_lr},
-    ]
+    factors = layer_factors(module, config.layer_decay)
+    groups: list[dict[str, Any]] = []
+    for factor in sorted(set(factors.values()) | {1.0}, reverse=True):
+        layer = [p for p in rest if factors.get(id(p), 1.0) == factor]
+        groups += [
+            {"params": [p for p in layer if p.ndim > 1], "decayed": True, "lr_factor": factor},
+            {"params": [p for p in layer if p.ndim <= 1], "decayed": False, "lr_factor": factor, "adapt": False},
+        ]
+    groups.append(
+        {
+            "params": [p for p in prototypes if p.requires_grad],
+            "decayed": True,
+            "lr_factor": config.prototype_lr,
+            "sharded": config.shards > 1,
+        }
+    )
     lr = config.base_lr
     if config.optimiser == "adamw":
         return AdamW(groups, lr=lr, weight_decay=0.0, foreach=True)
     if config.optimiser == "sgd":
         return SGD(groups, lr=lr, momentum=config.momentum, foreach=True)
-    groups[1]["adapt"] = False
-    groups[2]["sharded"] = config.shards > 1
     return LARS(groups, lr=lr, momentum=config.momentum, trust=config.trust)
+
+
+def layer_factors(module: nn.Module, decay: float) -> dict[int, float]:
+    """Learning rates relative to the last layer of a timm encoder, by the id of the parameter; empty without decay.
+
+    timm numbers the layers of its networks. Parts outside of the encoder, such as the projector, have no factor.
+    """
+    if decay == 1.0:
+        return {}
+    encoders: list[Any] = [part for part in module.modules() if hasattr(part, "group_matcher")]
+    factors = dict[int, float]()
+    for encoder in encoders:
+        layers = group_parameters(encoder, encoder.group_matcher(coarse=False), reverse=True)
+        last = max(layers.values())
+        named = dict(encoder.named_parameters())
+        factors |= {id(named[name]): decay ** (last - layer) for name, layer in layers.items()}
+    return factors
 
 
 def set_hyperparameters(optimiser: Optimizer, *, lr: float, weight_decay: float) -> None:

@@ -20,7 +20,7 @@ from carp.encoders.read_export import CarpExport, build_own, read_own, without_r
 from carp.errors import CheckpointError
 from carp.features.extract import default_resize
 from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
-from carp.model.encoder import num_features
+from carp.model.encoder import num_features, timm_options
 from carp.runs.run_folder import open_run
 
 Three = tuple[float, float, float]
@@ -105,7 +105,7 @@ def open_exportable(model: str | Path, branch: str = "teacher") -> ExportableEnc
         encoder.size,
         encoder.resize,
         config.encoder,
-        without_reading(config.encoder_options),
+        without_reading(timm_options(config)),
         origin | _stem(config),
     )
 

@@ -21,6 +21,7 @@ from carp.images.source import Openable, Source
 from carp.training.planning.best_choice import best_choice
 from carp.training.planning.estimate import Estimate, estimate
 from carp.training.planning.memory_check import memory_for_training, memory_problem
+from carp.training.planning.time_budget import affordable_epochs
 from carp.training.planning.timing import Timing, time_steps
 from carp.training.preparation import open_for_training
 from carp.training.schedules import Schedules
@@ -29,6 +30,8 @@ from carp.training.schedules import Schedules
 def dry_run(
     data: Openable,
     recipe: str | Path | None = None,
+    *,
+    minutes: float | None = None,
     **overrides: Any,
 ) -> Iterator[str]:
     """Yield lines that describe what `train` would do: configuration, parameters, steps, memory and measured time."""
@@ -61,7 +64,7 @@ def dry_run(
         needed = f"{_gigabytes(needs.total_bytes)} is needed, but only {_gigabytes(free)} is free"
         yield f"time                  not measured: {needed}"
     else:
-        yield from _time(config, source, device, steps)
+        yield from _time(config, source, device, steps, minutes)
 
 
 def _cores(config: Config, device: torch.device) -> str:
@@ -86,12 +89,15 @@ def _stem(config: Config, needs: Estimate) -> str:
     return f"the encoder's own, because {reason}"
 
 
-def _time(config: Config, source: Source, device: torch.device, steps: int) -> Iterator[str]:
+def _time(config: Config, source: Source, device: torch.device, steps: int, minutes: float | None) -> Iterator[str]:
     """Measure how long the run will take, and suggest settings if that is long."""
     try:
         with pixel_limit(config.max_image_pixels):
             timing = time_steps(config, source, device)
             yield f"time                  {_measured(config, timing, device, steps)}"
+            if minutes is not None:
+                epochs = min(config.epochs, affordable_epochs(minutes, timing, steps // config.epochs))
+                yield f"{f'in {minutes:g} min':<21} {counted(epochs, 'epoch') if epochs else 'less than one epoch'}"
             choice = best_choice(config, source, device, timing.fastest * steps)
     except (CarpError, torch.OutOfMemoryError) as error:
         yield f"time                  not measured: {error}"

@@ -14,6 +14,7 @@ from carp.config import Config
 from carp.errors import ModelError
 from carp.model.branch import Branch
 from carp.model.head import blocks_per_chunk
+from carp.model.vision_transformer import check_patches
 
 _FLOAT = 4
 
@@ -40,6 +41,7 @@ def estimate(config: Config) -> Estimate:
     """Estimate the memory that one process needs for training."""
     with torch.device("meta"):
         branch = Branch(config)
+    check_patches(branch.encoder, config.encoder, {"local_size": config.local_size} if config.local_views else {})
     held = distributed.world_size() if config.shards > 1 else 1  # each process holds its share of the prototypes
     counts = _count(branch.encoder), _count(branch.projector), _count(branch.assigner) // held
     copies = 2 + (not config.siamese) + (2 if config.optimiser == "adamw" else 1)

@@ -1,0 +1,78 @@
+"""`carp train --minutes`: a run as long as the time allows."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+import carp
+from carp.errors import ConfigError
+from carp.runs.run_folder import open_run
+from tests.commands.conftest import Cli
+from tests.helpers import TINY, assert_same_run, steps_of, tiny_images, write_images, write_recipe
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "images", tiny_images())
+
+
+def test_the_run_ends_in_time_with_whole_schedules(cli: Cli, images: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "long.yaml", epochs=100_000, warmup_epochs=50_000)
+    start = time.monotonic()
+    code, _, err = cli("train", images, "--recipe", recipe, "--out", tmp_path / "run", "--minutes", "0.1")
+    assert code == 0, err
+    assert time.monotonic() - start < 60, "6 s of training, and some to measure it"
+    run = open_run(tmp_path / "run")
+    assert 1 <= run.config.epochs < 100_000
+    assert run.config.warmup_epochs == pytest.approx(run.config.epochs / 2)
+    assert steps_of(tmp_path / "run")[-1] == 4 * run.config.epochs
+    assert re.search(rf"0.1 minutes: {run.config.epochs:,} epochs? of .* instead of 100000", err)
+
+
+def test_the_same_command_resumes_with_the_length_that_was_chosen(images: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "two.yaml", epochs=2)
+    carp.train(images, tmp_path / "plain", recipe, quiet=True)
+    carp.train(images, tmp_path / "run", recipe, minutes=60, quiet=True)
+    assert_same_run(tmp_path / "run", tmp_path / "plain")
+    begun = (tmp_path / "run" / "config.yaml").read_bytes()
+    run = carp.train(images, tmp_path / "run", recipe, minutes=0.00001, quiet=True)  # it is not measured again
+    assert run.config.epochs == 2
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == begun
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        (["--minutes", "0"], ["--minutes must be more than 0", "received 0"]),
+        (["--minutes", "-3"], ["--minutes must be more than 0", "received -3"]),
+        (["--minutes", "5", "epochs=3"], ["received 5 minutes and epochs=3", "Leave out one"]),
+        (["--minutes", "5", "--procs", "2"], ["one process", "Set epochs instead"]),
+        (["--minutes", "0.00001"], ["one epoch takes about", "received --minutes 1e-05", "Give at least"]),
+    ],
+)
+def test_mistakes(cli: Cli, images: Path, tmp_path: Path, words: list[str], facts: list[str]) -> None:
+    recipe = write_recipe(tmp_path / "tiny.yaml")
+    code, _, err = cli("train", images, "--recipe", recipe, "--out", tmp_path / "run", *words)
+    assert code == 2
+    for fact in facts:
+        assert fact in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_says_how_many_epochs_fit(cli: Cli, images: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "long.yaml", epochs=100_000)
+    code, out, err = cli("train", images, "--recipe", recipe, "--dry-run", "--minutes", "1")
+    assert code == 0, err
+    found = re.search(r"in 1 min +([\d,]+) epochs", out)
+    assert found, out
+    assert 1 < int(found[1].replace(",", "")) < 100_000
+    code, out, _ = cli("train", images, "--recipe", recipe, "--dry-run", "--minutes", "0.00001")
+    assert code == 0
+    assert re.search(r"in 1e-05 min +less than one epoch", out)
+
+
+def test_python_refuses_the_same(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Leave out one"):
+        carp.train(images, tmp_path / "run", quiet=True, minutes=1, **TINY)
