@@ -39,7 +39,9 @@ def _train(
     ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Time for training: as many epochs as fit into it here, at most those of the recipe."),
+        typer.Option(
+            help="Train as many epochs as fit into this time on this machine, but no more than the recipe has."
+        ),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print settings, steps, memory and time; write nothing.")

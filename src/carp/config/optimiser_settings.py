@@ -25,7 +25,7 @@ class OptimiserSettings(BatchSettings):
         gt=0,
         le=1,
         description="Learning rate of each layer of the encoder relative to the layer above it. With 0.75, the stem "
-        "below 12 layers moves at 0.75^12 = 3% of lr; 1 moves all layers alike.",
+        "below 12 layers has 0.75^12 = 3% of lr; with 1, all layers have the same.",
     )
     lr_scaling: Literal["linear", "none"] = Field(
         "linear", description="linear multiplies the initial value of lr by batch_size / 256; none leaves it unchanged."

@@ -65,7 +65,7 @@ class Carp(nn.Module):
 
 
 def _remove_dropout(branch: nn.Module) -> None:
-    """Let a branch use all of its units and layers, also in training mode, whatever timm calls their rates."""
+    """Disable dropout and stochastic depth in a branch, even in training mode, whatever timm calls their rates."""
     for part in branch.modules():
         for rate in ("drop_prob", "drop_rate", *(["p"] if isinstance(part, _DropoutNd) else [])):
             if isinstance(getattr(part, rate, None), float):

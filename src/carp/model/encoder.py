@@ -42,7 +42,7 @@ def build_encoder(config: EncoderSettings) -> nn.Module:
 
 
 def timm_options(config: EncoderSettings) -> dict[str, Any]:
-    """The options that timm gets: those of the settings and, for a vision transformer, the size of the images."""
+    """Return the options for timm: those of the settings and, for a vision transformer, the size of the images."""
     return with_view_sizes(config.encoder, config.encoder_options, config.global_size)
 
 

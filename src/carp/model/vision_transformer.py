@@ -12,14 +12,14 @@ _MODULES = ["vision_transformer", "deit"]  # of timm: their networks take `img_s
 
 
 def with_view_sizes(name: str, options: Mapping[str, Any], size: int) -> dict[str, Any]:
-    """The options of a timm network; a vision transformer has positions for `size` and interpolates them for others."""
+    """Return the options of a timm network; a ViT has positions for `size` and interpolates them for other sizes."""
     if not is_model_in_modules(name, _MODULES):
         return dict(options)
     return {"img_size": size, "dynamic_img_size": True, **options}
 
 
 def patch_size(encoder: nn.Module) -> int | None:
-    """The side of a patch if views must be a multiple of it."""
+    """Return the side of a patch if views must be a multiple of it."""
     embed = getattr(encoder, "patch_embed", None)
     sides = getattr(embed, "patch_size", None)
     if not isinstance(sides, tuple) or getattr(embed, "dynamic_img_pad", False):

@@ -102,9 +102,9 @@ def build_optimiser(module: nn.Module, config: OptimisationSettings) -> Optimize
 
 
 def layer_factors(module: nn.Module, decay: float) -> dict[int, float]:
-    """Learning rates relative to the last layer of a timm encoder, by the id of the parameter; empty without decay.
+    """Return learning rates relative to the last layer of a timm encoder, by parameter id; empty without decay.
 
-    timm numbers the layers of its networks. Parts outside of the encoder, such as the projector, have no factor.
+    timm numbers the layers of its networks. Parts outside the encoder, such as the projector, have no factor.
     """
     if decay == 1.0:
         return {}

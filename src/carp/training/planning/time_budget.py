@@ -20,7 +20,7 @@ _LENGTHS = ("epochs", "warmup_epochs")
 
 
 def affordable_epochs(minutes: float, timing: Timing, steps_per_epoch: int) -> int:
-    """How many epochs fit into `minutes` under the load that was measured."""
+    """Return how many epochs fit into `minutes` under the measured load."""
     return int(60 * minutes * _FOR_STEPS / (timing.slowest * steps_per_epoch))
 
 
