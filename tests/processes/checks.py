@@ -98,7 +98,7 @@ def batch_norms() -> None:
         (nn.BatchNorm1d(4), torch.randn(distributed.world_size(), 4)),  # one image per process
     ):
         plain.double()
-        norm = synchronise(nn.Sequential(copy.deepcopy(plain)), CPU)[0]
+        norm = synchronise(nn.Sequential(copy.deepcopy(plain)))[0]
         for shift in (0.0, 0.5):
             x = values.double() + shift
             upstream = torch.randn_like(x)

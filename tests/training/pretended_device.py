@@ -2,7 +2,8 @@
 
 Apple's GPUs have no float64: torch raises a TypeError when a tensor of that type is made there. Inside `pretended()`,
 `x.to("mps")`, `module.to("mps")` and factory functions with `device="mps"` give such tensors, and every operation on
-one gives another one, until it is moved to the CPU. Everything else is the real code.
+one gives another one, until it is moved to the CPU. Everything else is the real code. `waits` lists every operation for
+which the host would have to wait for the device: values that it reads, and results whose shape depends on values.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from torch.utils._pytree import tree_map_only
 
 MPS = torch.device("mps", 0)
 CPU = torch.device("cpu")
+_DATA_DEPENDENT = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "bincount", "equal", "is_nonzero"}
+waits: list[str] = []
 _REFUSED = {torch.float64, torch.complex128}
 
 
@@ -51,6 +54,10 @@ class OnDevice(Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        by_mask = name in {"index", "index_put_"} and any(m is not None and m.dtype == torch.bool for m in args[1])
+        if name in _DATA_DEPENDENT or by_mask:
+            waits.append(name)
         inner_args, inner_kwargs = tree_map_only(OnDevice, lambda t: t.inner, (args, kwargs))
         found = tree_map_only(Tensor, OnDevice, func(*inner_args, **inner_kwargs))
         return return_and_correct_aliasing(func, args, kwargs, found)
@@ -66,6 +73,8 @@ class _Moves(TorchFunctionMode):
         if name == "numpy" and isinstance(args[0], OnDevice):
             raise TypeError(f"cannot make a NumPy array of a tensor on {MPS}: move it to the CPU first.")
         if name in {"cpu", "tolist"} or (places and places[0] == CPU):
+            if isinstance(args[0] if args else None, OnDevice):
+                waits.append(name)
             inner_args, inner_kwargs = tree_map_only(OnDevice, lambda t: t.inner.clone(), (args, kwargs))
             return func(*inner_args, **inner_kwargs)
         if not places:

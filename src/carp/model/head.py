@@ -145,27 +145,42 @@ class _BlockPass:
         images, blocks, _ = self.global_batch
         self.z, self.w = z_VBD.flatten(0, 1), w_GBD.flatten(0, 1)
         self.prototypes_KD, self.teacher_KD = prototypes_KD, teacher_KD
+        self.rows = torch.split(partition_PN, chunk or blocks_per_chunk(V + G, B, N, z_VBD.device.type))
         self.pairs = [(u, v) for u in range(V) for v in range(G) if u != v]
         # The weight of one pair of views of an image in a block, and of one assignment in the uniformity term
         self.pair_weight = PAIR_FACTOR[pairs] / (len(self.pairs) * images * blocks)
         self.mean_weight = entropy_weight / ((V + G) * images * blocks)
         self.num_assignments = (V + G) * images  # averaged in the mean of a block
-        self.grad_z = z_VBD.new_zeros(z_VBD.shape) if wants_z else None
+        self.grad_z = z_VBD.new_empty(z_VBD.shape) if wants_z else None
         self.grad_prototypes = torch.empty_like(prototypes_KD) if wants_prototypes else None
         self.wants_gradient = wants_z or wants_prototypes
-        self.log_agreement = z_VBD.new_zeros(())
-        self.kl_of_blocks = z_VBD.new_zeros(())
         self.buffers = _Buffers(z_VBD)
         with torch.no_grad(), torch.autocast(z_VBD.device.type, enabled=False):
-            for rows_pN in torch.split(partition_PN, chunk or blocks_per_chunk(V + G, B, N, z_VBD.device.type)):
-                self._visit(rows_pN.flatten())
+            if self._visit_all(checked=False):
+                self._visit_all(checked=True)
+
+    def _visit_all(self, *, checked: bool) -> bool:
+        """Process all blocks; return whether ⟨s, t⟩ underflowed somewhere, on any process, and was not noticed.
+
+        Checking every chunk would make the host wait for the device once per chunk. So the first pass checks all of
+        them together at its end, and only if something underflowed does a second one check each chunk.
+        """
+        self.log_agreement, self.kl_of_blocks = self.z.new_zeros(()), self.z.new_zeros(())
+        if self.grad_z is not None:
+            self.grad_z.zero_()
+        least = [self._visit(rows_pN.flatten(), checked=checked) for rows_pN in self.rows]
+        if checked:
+            return False
+        underflows = (torch.stack(least).min() < _UNDERFLOW[self.z.dtype]).to(self.z.dtype)
+        self.global_batch.all_reduce_sum(underflows)
+        return float(underflows) > 0
 
     def terms(self) -> tuple[Tensor, Tensor]:
         """Return the consistency and kl_to_uniform of all blocks of this process."""
         return -self.pair_weight * self.log_agreement, self.kl_of_blocks / self.global_batch.blocks
 
-    def _visit(self, indices: Tensor) -> None:
-        """Process the blocks whose prototypes are `indices`."""
+    def _visit(self, indices: Tensor, *, checked: bool) -> Tensor:
+        """Process the blocks whose prototypes are `indices`; return the smallest ⟨s, t⟩."""
         own_cD = self._gather("own", self.prototypes_KD, indices)
         their_cD = self._gather("their", self.teacher_KD, indices)
         s_VBpN, t_GBpN = self._assign("s", self.z, own_cD), self._assign("t", self.w, their_cD)
@@ -176,7 +191,8 @@ class _BlockPass:
         self.kl_of_blocks += (mean_pN * (g_pN + math.log(self.outcomes))).sum()
 
         d_EBp1 = torch.stack([self._inner(s_VBpN[u], t_GBpN[v]) for u, v in self.pairs])
-        log_space = float(d_EBp1.min()) < _UNDERFLOW[d_EBp1.dtype]
+        least = d_EBp1.min()
+        log_space = checked and float(least) < _UNDERFLOW[d_EBp1.dtype]
         if not log_space:
             self.log_agreement += d_EBp1.log().sum()
         if self.wants_gradient:
@@ -189,6 +205,7 @@ class _BlockPass:
                 self.grad_z.view_as(self.z).addmm_(grad_a, own_cD)
             if self.grad_prototypes is not None:
                 self.grad_prototypes.index_copy_(0, indices, torch.mm(grad_a.T, self.z, out=own_cD))
+        return least
 
     def _to_gradient(self, s_VBpN: Tensor, t_GBpN: Tensor | None, d_EBp1: Tensor, g_pN: Tensor) -> None:
         """Replace s by the gradient with respect to the student's logits, s · (κ(pairs − Σ t/d) + λ(g − ⟨s, g⟩)).

@@ -48,7 +48,7 @@ def build_model(config: Config, device: torch.device) -> Carp:
     torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
     model = Carp(config, shard_seeds=[seed_of(config.seed, Purpose.WEIGHTS, 1 + s) for s in own_shards(config)])
     if config.sync_batch_norm:
-        synchronise(model, device)
+        synchronise(model)
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
         if device.type == "cpu":

@@ -108,7 +108,7 @@ class Stepper:
             health = mean_over_shards(found) if self.sharded else found
         if applied:
             if config.clip_gradient is not None:
-                torch.nn.utils.clip_grads_with_norm_(self.trainable, config.clip_gradient, norm)
+                torch._foreach_mul_(gradients, (config.clip_gradient / (norm + 1e-6)).clamp(max=1.0))  # as in torch
             if config.teacher_update == "before":
                 self.model.update_teacher(momentum)
             self.optimiser.step()

@@ -26,6 +26,7 @@ from carp.compute.device import choose_device
 from carp.config import LoaderSettings
 from carp.errors import BadImagesError, DataError, StorageError, UnreadableImageError, plain
 from carp.images.decoding.decode import pixel_limit
+from carp.images.loading.chunks import Assembly, chunk_size, in_chunks
 from carp.images.loading.in_memory import is_held, is_readable
 from carp.images.loading.order import Order
 from carp.images.loading.quarantine import Misses, Quarantine, Unreadable, nothing_instead, proves_too_many, substitutes
@@ -124,20 +125,38 @@ class PhotoLoader:
         self.steps_per_epoch = self._order.steps_per_epoch
         self._dataset = _Photos(source, config)
         self._workers = config.workers
+        self._chunk = chunk_size(
+            distributed.largest_share(config.batch_size),
+            sum(3 * kind.size**2 for kind in view_kinds(config)),
+            config.workers,
+        )
         self._quarantine = Quarantine(len(source), config.max_bad_share) if quarantine is None else quarantine
 
     def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
         """Yield the batches of steps first_step … last_step − 1."""
-        steps = own_parts(self._order, first_step, last_step)
         own = own_parts(self._order, first_step, last_step)
-        items = ([(epoch, int(i)) for i in indices] for _, epoch, indices in own)
+        items = (
+            [(epoch, int(i)) for i in chunk] for _, epoch, indices in own for chunk in in_chunks(indices, self._chunk)
+        )
         with closing(by_workers(self._dataset, items, self._workers)) as made:
-            for (step, epoch, indices), rendered in zip(steps, made, strict=True):
+            for step, epoch, indices in own_parts(self._order, first_step, last_step):
+                rendered = self._assemble(made, indices)
                 misses, error = _of_all_processes(rendered)
                 self._quarantine.add(misses)
                 if error is not None:
                     raise error
                 yield Batch(step, epoch, indices, rendered.views, self._order.batch_size)
+
+    def _assemble(self, made: "Iterator[_Rendered]", indices: NDArray[np.int64]) -> "_Rendered":
+        """Put the chunks of a batch together; the first error ends it."""
+        whole, misses = Assembly(len(indices)), Misses()
+        for _ in in_chunks(indices, self._chunk):
+            part = next(made)
+            misses.extend(part.misses)
+            if part.error is not None:
+                return _Rendered([], misses, part.error)
+            whole.add(part.views)
+        return _Rendered(whole.views, misses)
 
 
 @dataclass(frozen=True)
@@ -159,9 +178,8 @@ def _of_all_processes(rendered: _Rendered) -> tuple[Misses, DataError | None]:
     misses, errors = Misses(), list[DataError]()
     kinds = {kind.__name__: kind for kind in (DataError, BadImagesError, StorageError)}
     for one, message, kind in filter(None, gathered):
-        misses.unreadable += [Unreadable(**bad) for bad in one["unreadable"]]
-        misses.drawn += one["drawn"]
-        misses.drawn_unreadable += one["drawn_unreadable"]
+        bad = [Unreadable(**row) for row in one["unreadable"]]
+        misses.extend(Misses(bad, one["drawn"], one["drawn_unreadable"]))
         if message:
             errors.append(kinds[kind](message))
     return misses, errors[0] if errors else None

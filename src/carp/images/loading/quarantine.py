@@ -37,6 +37,12 @@ class Misses:
     drawn: int = 0
     drawn_unreadable: int = 0
 
+    def extend(self, other: "Misses") -> None:
+        """Add those of another part of the batch."""
+        self.unreadable += other.unreadable
+        self.drawn += other.drawn
+        self.drawn_unreadable += other.drawn_unreadable
+
 
 def substitutes(num_images: int, *, seed: int, epoch: int, index: int) -> Iterator[int]:
     """Yield the images to try one by one instead of image `index`, drawn from all images."""

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from carp.compute.parent import end_with
+from carp.images.loading.chunks import PREFETCH
 from carp.images.views.photo_views import without_threads
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], work
             dataset,
             batch_sampler=items,
             num_workers=workers,
+            prefetch_factor=PREFETCH if workers else None,
             collate_fn=_as_it_is,
             worker_init_fn=_depend_on_parent,
         )
