@@ -164,6 +164,7 @@ def test_differences_names_every_key_that_changes_what_is_computed() -> None:
 @pytest.mark.parametrize("key", sorted(FREE_KEYS - {"reading"}))  # test_readings.py
 def test_free_keys_make_no_difference(key: str) -> None:
     other = {
+        "start": "lite0",
         "source": "folder",
         "root": "elsewhere",
         "download": True,

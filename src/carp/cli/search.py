@@ -16,10 +16,15 @@ from carp.features.feature_options import FeatureOptions
 @app.command("embed")
 @with_model_options
 def _embed(
-    model: Annotated[str, typer.Argument(help="Run folder, RUN@25, or weights: FILE or METHOD:FILE (`carp weights`).")],
     data: Annotated[str, typer.Option(help="Folder of images or any other source (docs/data.md), labelled or not.")],
     out: Annotated[Path, typer.Option(help="Folder for the features; rerun the same command to resume.")],
     features: FeatureOptions,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="Run folder, RUN@25, or weights: FILE, METHOD:FILE or a name (docs/weights.md). Default: lite0."
+        ),
+    ] = None,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,
     format: Annotated[
@@ -104,7 +109,11 @@ def _duplicates(
     data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
     extraction: FeatureOptions,
     model: Annotated[
-        str | None, typer.Option(help="Run folder, or weights: FILE or METHOD:FILE. Not needed with stored --features.")
+        str | None,
+        typer.Option(
+            help="Run folder, or weights: FILE, METHOD:FILE or a name (docs/weights.md). Default: the stored "
+            "--features, or lite0."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for duplicates.html, duplicates.json and the features.")] = Path(
         "duplicates"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from carp.console.progress import Display
 from carp.encoders.load import load_encoder
+from carp.encoders.packaged import or_default
 from carp.encoders.take_features import open_images, take_features
 from carp.errors import ConfigError, DataError
 from carp.features.feature_options import ENCODER, FeatureOptions, Precision
@@ -53,7 +54,8 @@ def duplicates(
 
     Args:
         data: A folder of images or any other source (docs/data.md).
-        model: A run folder, `RUN@25`, or weights: FILE or METHOD:FILE. None if `features` are stored already.
+        model: A run folder, `RUN@25`, or weights: FILE, METHOD:FILE or a name (docs/weights.md). None is the stored
+            `features`, or `lite0` if there are none.
         out: Folder for duplicates.html, duplicates.json, and the features unless `features` is given.
         threshold: Minimum similarity of copies, from 0 to 1; `auto` chooses it from the images (docs/search.md).
         features: Folder of the features of these images; they are extracted into it if it has none yet.
@@ -92,9 +94,9 @@ def duplicates(
     least, folder = _threshold(threshold), Path(out)
     check_output_folder(folder)
     stored = Path(features) if features is not None else folder / FEATURES
-    if model is None and not is_store(stored):
-        raise ConfigError("--model is missing. Give a run folder or weights, or the stored --features of these images.")
     display = Display(quiet=quiet)
+    if not is_store(stored):
+        model = or_default(model, display.say)
     if model is None:
         source = open_source(data, root=root, download=download)
         store = _opened(stored, source)

@@ -184,7 +184,14 @@ def _usage(
     with display.counting("embedding images", len(models)) as progress:
         for number, model in enumerate(models, 1):
             encoder = load(model, layer="projector", device=device)
-            found = extract(encoder.module, sample, size=encoder.size, device=encoder.device, resize=encoder.resize)
+            found = extract(
+                encoder.module,
+                sample,
+                size=encoder.size,
+                device=encoder.device,
+                resize=encoder.resize,
+                interpolation=encoder.interpolation,
+            )
             shares = preferred_shares(found.features, encoder.prototypes, parts)
             choices = len(found.features) * len(parts)
             usages.append(PrototypeUsage(_label(encoder), shares, run.config.block_size, choices))
