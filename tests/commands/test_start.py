@@ -19,6 +19,7 @@ from carp.runs.metrics_log import read_metrics
 from carp.runs.run_folder import open_run
 from tests.commands.conftest import Cli, assert_one_line
 from tests.encoders.foreign.layouts import narrow, released
+from tests.encoders.foreign.test_vit import dino_file, transformer
 from tests.helpers import TINY, assert_same_run, tiny_images
 
 NAME = "mnasnet_small"
@@ -107,6 +108,16 @@ def test_every_form_of_weights_is_a_start(
         assert np.allclose(features(f"{made.folder}@0", size=32), expected, atol=1e-4), form
         assert made.config.global_size == 32
         assert made.config.stem == ("small" if str(run) in form or "export" in form else "encoder")
+
+
+def test_a_vision_transformer_is_a_start_of_any_size(flat: Path, free: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    torch.save(dino_file(transformer().state_dict()), tmp_path / "dino.pth")
+    run = carp.train(flat, tmp_path / "run", free, start=tmp_path / "dino.pth", quiet=True, epochs=1)
+    assert run.config.encoder_options["dynamic_img_size"] is True
+    assert run.config.global_size == 32
+    whole = {"size": 64, "resize": 64}  # the size of its positions, which need no interpolation
+    assert np.allclose(features(f"{run.folder}@0", **whole), features(tmp_path / "dino.pth", **whole), atol=1e-4)
 
 
 def test_the_size_follows_from_the_weights_unless_it_is_given(folder: Path, flat: Path, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_every_setting_is_described_and_every_group_begins_with_one() -> None:
 
 
 def test_auto_is_replaced_by_the_rule_and_given_values_win() -> None:
-    auto = dict.fromkeys(("epochs", "batch_size", "num_prototypes", "block_size"), "auto")
+    auto = dict.fromkeys(("epochs", "batch_size", "num_prototypes", "block_size", "held_out"), "auto")
     config, sizes = resolve(auto, num_images=5000), sizes_for(5000)
     assert {key: getattr(config, key) for key in auto} == sizes.model_dump()
     assert resolve({**auto, "epochs": 3}, num_images=5000).epochs == 3

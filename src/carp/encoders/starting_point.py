@@ -118,15 +118,13 @@ def _of_run(name: str, run: Run) -> StartingPoint:
     config, point = run.config, run.checkpoint()
     prefix = f"model.{'student' if config.siamese else 'teacher'}.encoder."
     tensors = {key.removeprefix(prefix): t for key, t in point.tensors.items() if key.startswith(prefix)}
-    with torch.device("meta"):
-        small = isinstance(getattr(build_encoder(config), "maxpool", None), nn.Identity)
     return StartingPoint(
         name,
         tensors,
         {
             "encoder": config.encoder,
             "encoder_options": timm_options(config),
-            "stem": "small" if small else "encoder",
+            "stem": config.stem,
             "stem_stride": config.stem_stride,
             "mean": config.mean,
             "deviation": config.deviation,
@@ -181,10 +179,14 @@ def _timm(name: str, weights: ForeignWeights) -> tuple[str, dict[str, Any]]:
 
 
 def _checked(point: StartingPoint) -> StartingPoint:
-    """Return a point without counters; raise unless its tensors are those of the network that training builds."""
+    """Return a point without counters; raise unless its tensors are those of the network that training builds.
+
+    A stem that depended on the size of images is settled, because training may use another size.
+    """
     with torch.device("meta"):
-        state = build_encoder(resolve_part(EncoderSettings, {**point.settings, _SIZE: point.size})).state_dict()
-    expected = {key: t for key, t in state.items() if t.is_floating_point()}
+        encoder = build_encoder(resolve_part(EncoderSettings, {**point.settings, _SIZE: point.size}))
+    stem = "small" if isinstance(getattr(encoder, "maxpool", None), nn.Identity) else "encoder"
+    expected = {key: t for key, t in encoder.state_dict().items() if t.is_floating_point()}
     tensors = {key: t for key, t in point.tensors.items() if not key.endswith(COUNTER) and t.is_floating_point()}
     for key in (*expected, *tensors):
         here, there = (list(held[key].shape) if key in held else "missing" for held in (tensors, expected))
@@ -192,7 +194,7 @@ def _checked(point: StartingPoint) -> StartingPoint:
             raise CheckpointError(
                 f"{point.name} does not fit the encoder {point.settings['encoder']}: {key} is {here}, expected {there}."
             )
-    return StartingPoint(point.name, tensors, point.settings, point.size)
+    return StartingPoint(point.name, tensors, {**point.settings, "stem": stem}, point.size)
 
 
 def _plain(value: Any) -> Any:

@@ -249,7 +249,7 @@ def _why_not(now: Health, progress: Progress) -> tuple[str, str]:
     if remedy := _too_fast(progress):
         return cause, remedy
     if now.full_rank < _SMALL_BATCH:
-        return cause, f"A batch of {now.full_rank + 1} images is too small for the mean assignment: raise batch_size."
+        return cause, f"A batch of {now.full_rank + 1} images is too small to average assignments: raise batch_size."
     if now.agreement < 0.5 + _STANDARD_ERRORS * now.agreement_error:
         return (
             f"{cause} By chance it is 50%.",
