@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from carp.features.store import Store
     from carp.images.inspect.data_check import DataCheck
     from carp.images.sources.paper.paper_datasets import ListedDataset
+    from carp.integrations.sklearn_transformer import CarpEncoder
     from carp.model.loss import LossTerms, carp_loss, reference_loss
     from carp.model.partition import random_partition
     from carp.report.tables.join import Table
@@ -49,6 +50,7 @@ bound_spinning()
 
 _HOMES = {
     "Attacked": "carp.commands.attack",
+    "CarpEncoder": "carp.integrations.sklearn_transformer",
     "CarpError": "carp.errors",
     "CopiesFound": "carp.similarity.copies_found",
     "DataCheck": "carp.images.inspect.data_check",
@@ -97,6 +99,7 @@ _HOMES = {
 
 __all__ = [
     "Attacked",
+    "CarpEncoder",
     "CarpError",
     "CopiesFound",
     "DataCheck",
