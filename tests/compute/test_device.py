@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import carp
+from carp.readiness.pretended_device import OnDevice, pretended
 from carp.runs.metrics_log import read_metrics
 from carp.training.health import measure
 from tests.helpers import TINY, assert_same_bits, final_tensors, tiny_images, write_images
-from tests.training.pretended_device import OnDevice, pretended
 
 SETTINGS = {**TINY, "epochs": 1, "health_steps": 1, "num_prototypes": 32}
 

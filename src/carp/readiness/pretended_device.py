@@ -31,6 +31,7 @@ class OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "OnDevice":
+        """Wrap a tensor of the CPU."""
         if inner.dtype in _REFUSED:
             raise TypeError(f"cannot make a tensor of {inner.dtype} on {MPS}, which does not have that type.")
         made: OnDevice = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
