@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from carp.compute import distributed
+from carp.compute.device import deterministic
 from carp.config import Config
 from carp.console.quantities import counted
 from carp.errors import ConfigError, DataError, MissingExtraError
@@ -66,7 +67,7 @@ def train(
                 f"epochs={overrides['epochs']}. Leave out one of them."
             )
         config = fit_into(minutes, config, source, device, folder, display)
-    with held_run(folder, config, source), pixel_limit(config.max_image_pixels):
+    with held_run(folder, config, source), pixel_limit(config.max_image_pixels), deterministic(config.deterministic):
         if note := advice(source, config):
             display.warn(note)
         quarantine = Quarantine(
