@@ -4,6 +4,7 @@ import errno
 import fcntl
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,8 +100,7 @@ def test_a_file_system_without_locks_fails_and_a_small_disk_too(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
-    small = (10, 9, 1)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), dict(zip(("total", "used", "free"), small))))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=10, used=9, free=1))
     broken = {finding.name: finding for finding in check_file_system(subject(tmp_path))}
     assert broken["lock"].verdict == broken["space"].verdict == "fail"
     assert "No locks available" in broken["lock"].measured
@@ -169,7 +169,7 @@ def test_the_peak_of_memory_includes_what_was_freed() -> None:
 
     peak, result = peak_bytes(CPU, work)
     assert result == 2**26
-    assert peak is None or 2**26 <= peak < 2**27
+    assert peak is None or 0.95 * 2**26 < peak < 1.5 * 2**26
 
 
 def test_too_little_shared_memory_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -185,9 +185,7 @@ def test_too_little_shared_memory_fails(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_processes_that_compute_something_else_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Real reports of two processes, compared with what one would compute from other images."""
     real = several_processes.loss_curve
-    monkeypatch.setattr(
-        several_processes, "loss_curve", lambda device, images: [1.01 * x for x in real(device, images)]
-    )
+    monkeypatch.setattr(several_processes, "loss_curve", lambda *args: [1.01 * x for x in real(*args)])
     found = {finding.name: finding for finding in check_processes(subject(tmp_path))}
     assert {name: finding.verdict for name, finding in found.items()} == {
         "processes, equality": "fail",

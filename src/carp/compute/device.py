@@ -56,9 +56,8 @@ def deterministic(wanted: bool) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
-    before = torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory
+    before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # CARP reads no memory that it has not written
     try:
         yield
     except RuntimeError as error:
@@ -67,8 +66,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
         reason = str(error).split(", but")[0].split(". ")[0]
         raise ConfigError(f"deterministic=true is not possible: {reason}. Use deterministic=false.") from error
     finally:
-        torch.use_deterministic_algorithms(before[0])
-        torch.utils.deterministic.fill_uninitialized_memory = before[1]
+        torch.use_deterministic_algorithms(before)
 
 
 def available_memory(device: torch.device) -> int:

@@ -45,8 +45,8 @@ def head_difference(device: torch.device, block: int, length: float) -> float:
     prototypes, teacher = draw(_K, _D), draw(_K, _D)
     partition = random_partition(_K, block, generator=generator)
     expected = _loss_and_gradients(reference_loss, z, w, prototypes, teacher, partition)
-    single = (x.to(device, torch.float32) for x in (z, w, prototypes, teacher))
-    found = _loss_and_gradients(carp_loss, *single, partition.to(device))
+    z, w, prototypes, teacher = (x.detach().to(device, torch.float32) for x in (z, w, prototypes, teacher))
+    found = _loss_and_gradients(carp_loss, z, w, prototypes, teacher, partition.to(device))
     return max(float((ours - theirs).norm() / theirs.norm()) for ours, theirs in zip(found, expected, strict=True))
 
 

@@ -93,14 +93,14 @@ def _run(folder: Path, world: int, device: torch.device) -> tuple[list[dict[str,
     started = [_start(folder, rank, world, port, device, log) for rank, log in enumerate(logs)]
     try:
         end, killed_at = time.monotonic() + _SECONDS, 0.0
-        while any(process.poll() is None for process in started):
+        while None in (codes := [process.poll() for process in started]):
+            killed_at = killed_at or (0.0 if codes[-1] is None else time.monotonic())
             reported = all((folder / f"report-{rank}.json").exists() for rank in range(world))
-            failed = [rank for rank, process in enumerate(started) if process.returncode and not reported]
+            failed = [rank for rank, code in enumerate(codes) if code and not reported]
             if failed or time.monotonic() > end:
                 raise ProcessError(_reason(logs, failed, world))
-            killed_at = killed_at or (time.monotonic() if started[-1].returncode is not None else 0.0)
             time.sleep(0.02)
-        noticed = time.monotonic() - killed_at
+        noticed = time.monotonic() - killed_at if killed_at else 0.0  # all within one interval
     finally:
         for process in started:
             process.kill()
