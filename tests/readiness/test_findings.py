@@ -42,7 +42,7 @@ def verdicts(found: Iterator[Finding]) -> dict[str, str]:
     return {finding.name: finding.verdict for finding in found}
 
 
-def test_a_check_that_stops_has_failed_with_the_reason() -> None:
+def test_a_check_that_stops_has_failed_with_the_reason(tmp_path: Path) -> None:
     def mistake(_: Subject) -> Iterator[Finding]:
         yield Finding("first", "pass", "1")
         raise DataError("no images. Add some.")
@@ -51,10 +51,9 @@ def test_a_check_that_stops_has_failed_with_the_reason() -> None:
         yield Finding("first", "warn", "1", "2")
         raise ZeroDivisionError("a\nb")
 
-    nothing: Any = None
-    first, second = Check("mistake", mistake).run(nothing)
+    first, second = Check("mistake", mistake).run(subject(tmp_path))
     assert (first.verdict, second.verdict, second.remedy) == ("pass", "fail", "no images. Add some.")
-    assert "ZeroDivisionError, a b" in Check("bug", bug).run(nothing)[1].measured
+    assert "ZeroDivisionError, a b" in Check("bug", bug).run(subject(tmp_path))[1].measured
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from carp.compute.device import deterministic
 from carp.errors import CarpError
 from carp.readiness.subject import Subject
 
@@ -39,7 +40,8 @@ class Check:
         """Return the findings. A check that cannot be completed has failed, whatever stopped it."""
         found: list[Finding] = []
         try:
-            found.extend(self.find(subject))
+            with deterministic(subject.config.deterministic):
+                found.extend(self.find(subject))
         except CarpError as error:
             found.append(Finding(self.name, "fail", "the check stopped", str(error)))
         except Exception as error:  # the libraries and drivers under test may raise anything

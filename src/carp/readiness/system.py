@@ -4,6 +4,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from carp.readiness.subject import Subject
 from carp.runs.run_folder import versions
 
 _OPEN_FILES = 1024  # shared memory of views on their way is passed on as open files
+_NVIDIA = "0x10de"
 _SECONDS_OBSERVED = 1.0
 _BUSY = 0.25  # cores that other programs may use before times are called upper bounds
 
@@ -47,17 +49,14 @@ def check_system(subject: Subject) -> Iterator[Finding]:
 
 
 def _devices(subject: Subject) -> Iterator[Finding]:
-    built_for = torch.version.cuda or getattr(torch.version, "hip", None)
     if not torch.cuda.is_available():
-        if built_for:
-            yield Finding(
-                "GPU",
-                "warn",
-                f"torch was built for CUDA {built_for}, but finds no GPU",
-                "install a driver, or give the container access to the GPUs (docker run --gpus all)",
-            )
+        built_for = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+        if _has_nvidia_card():
+            measured = f"not available: this machine has one, but torch, {built_for}, cannot use it"
+            remedy = "install a driver and a build of torch for it, or start the container with --gpus all"
+            yield Finding("GPU", "warn", measured, remedy)
         else:
-            yield Finding("GPU", "n/a", f"not available: torch {torch.__version__} has no CUDA")
+            yield Finding("GPU", "n/a", f"not available; torch was {built_for}")
     for number in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(number)
         free, total = torch.cuda.mem_get_info(number)
@@ -79,6 +78,14 @@ def _devices(subject: Subject) -> Iterator[Finding]:
             "bf16 in hardware",
             "this GPU only emulates bf16: set precision=fp16",
         )
+
+
+def _has_nvidia_card() -> bool:
+    """Return whether the system lists a card of Nvidia, even if a container has no access to it."""
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    with suppress(OSError):
+        return any(vendor.read_text().strip() == _NVIDIA for vendor in vendors)
+    return False
 
 
 def _nccl() -> Finding:
@@ -106,7 +113,7 @@ def _cores(subject: Subject) -> Iterator[Finding]:
         yield judged(
             "workers",
             workers <= cores,
-            f"{counted(workers, 'worker')} of {subject.processes} process(es) on {counted(cores, 'core')}",
+            f"{counted(workers, 'worker')} in all for {subject.processes} processes, on {counted(cores, 'core')}",
             f"set workers={per_process}",
             otherwise="warn",
         )

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from carp.compute.device import deterministic
 from carp.config import Config
 from carp.images.decoding.decode import pixel_limit
 from carp.images.loading.in_memory import hold_in_memory, is_held
@@ -51,8 +50,7 @@ def check_training(subject: Subject) -> Iterator[Finding]:
 def _train(config: Config, loader: Loader, folder: Path, device: torch.device) -> Training:
     folder.mkdir(exist_ok=True)
     training = Training(config, loader, folder, device, TrainingDisplay(quiet=True))
-    with deterministic(config.deterministic):
-        training.run()
+    training.run()
     return training
 
 
