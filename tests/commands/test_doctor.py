@@ -22,6 +22,9 @@ def test_every_check_passes_or_says_what_to_do_and_nothing_remains(cli: Cli, tmp
     names = {line["name"] for line in lines}
     assert names > {"versions", "lock", "rename", "peak memory", "phases", "head, underflow", "ten steps", "resume"}
     assert names > {"host waits", "time", "images", "upload", "bandwidth", "processes, kill", "processes, equality"}
+    kill = next(line for line in lines if line["name"] == "processes, kill")
+    assert "without an explanation" not in kill["measured"]
+    assert kill["values"]["seconds"] < 30
     assert all(line["remedy"] for line in lines if line["verdict"] == "warn")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "tiny.yaml"]
     hours = next(line for line in lines if line["name"] == "time")["values"]["hours"]

@@ -1,5 +1,6 @@
 """Starts and restarts of two processes: `python -m tests.processes.start FOLDER`."""
 
+import os
 import sys
 import time
 from functools import partial
@@ -100,7 +101,9 @@ def failing(folder: Path) -> None:
 
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
-    write_images(folder / "images", tiny_images(), classes=2)
+    images = write_images(folder / "images", tiny_images(), classes=2)
+    for path in (images, *images.iterdir()):  # the index of a folder that has just changed is not reused
+        os.utime(path, (1e9, 1e9))
     in_processes(2, partial(listing, folder))
     print("passed: listing", flush=True)
     in_processes(2, partial(late, folder))
