@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from carp.commands.check_folder import FileCheck, FolderCheck, check_folder
     from carp.commands.datasets import datasets
     from carp.commands.demo import demo
+    from carp.commands.doctor import doctor
     from carp.commands.duplicates import duplicates
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from carp.integrations.sklearn_transformer import CarpEncoder
     from carp.model.loss import LossTerms, carp_loss, reference_loss
     from carp.model.partition import random_partition
+    from carp.readiness.examination import Examination
     from carp.report.tables.join import Table
     from carp.runs.run_folder import Run
     from carp.similarity.copies_found import CopiesFound
@@ -56,6 +58,7 @@ _HOMES = {
     "DataCheck": "carp.images.inspect.data_check",
     "Encoder": "carp.encoders.frozen_encoder",
     "EvaluatedPaper": "carp.commands.evaluate_paper",
+    "Examination": "carp.readiness.examination",
     "Exported": "carp.commands.export",
     "FileCheck": "carp.commands.check_folder",
     "FolderCheck": "carp.commands.check_folder",
@@ -79,6 +82,7 @@ _HOMES = {
     "check_folder": "carp.commands.check_folder",
     "datasets": "carp.commands.datasets",
     "demo": "carp.commands.demo",
+    "doctor": "carp.commands.doctor",
     "duplicates": "carp.commands.duplicates",
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
@@ -105,6 +109,7 @@ __all__ = [
     "DataCheck",
     "Encoder",
     "EvaluatedPaper",
+    "Examination",
     "Exported",
     "FileCheck",
     "FolderCheck",
@@ -129,6 +134,7 @@ __all__ = [
     "check_folder",
     "datasets",
     "demo",
+    "doctor",
     "duplicates",
     "embed",
     "evaluate",

@@ -7,10 +7,12 @@ import pytest
 import torch
 
 import carp
+from carp.compute.device import deterministic
+from carp.errors import ConfigError
+from carp.readiness.pretended_device import OnDevice, pretended
 from carp.runs.metrics_log import read_metrics
 from carp.training.health import measure
 from tests.helpers import TINY, assert_same_bits, final_tensors, tiny_images, write_images
-from tests.training.pretended_device import OnDevice, pretended
 
 SETTINGS = {**TINY, "epochs": 1, "health_steps": 1, "num_prototypes": 32}
 
@@ -93,3 +95,21 @@ def test_protocols_need_no_float64(protocol: str, run: Path, labelled: Path, tmp
     predicted = [(tmp_path / f"{device}.csv").read_text() for device in ("cpu", "mps")]
     assert predicted[0] == predicted[1]
     assert len(predicted[0].splitlines()) == 37
+
+
+def test_deterministic_operations_change_nothing_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    for name, wanted in (("plain", False), ("deterministic", True)):
+        carp.train(tiny_images(32), tmp_path / name, quiet=True, **SETTINGS, deterministic=wanted)
+    assert_same_bits(final_tensors(tmp_path / "plain"), final_tensors(tmp_path / "deterministic"))
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_an_operation_without_a_deterministic_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    with pytest.raises(ConfigError, match=r"put_ does not have .*\. Use deterministic=false"), deterministic(True):
+        assert torch.are_deterministic_algorithms_enabled()
+        torch.zeros(3).put_(torch.tensor([1]), torch.tensor([1.0]))
+    assert not torch.are_deterministic_algorithms_enabled()
+    with pytest.raises(RuntimeError, match="something else"), deterministic(True):
+        raise RuntimeError("something else")

@@ -170,6 +170,7 @@ def test_free_keys_make_no_difference(key: str) -> None:
         "download": True,
         "device": "cpu",
         "threads": 3,
+        "deterministic": True,
         "workers": 5,
         "tensorboard": True,
         "checkpoint_steps": 7,

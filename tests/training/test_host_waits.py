@@ -8,11 +8,11 @@ import torch
 from carp.config import resolve
 from carp.images.loading.loader import Batch
 from carp.model.carp import Carp
+from carp.readiness.pretended_device import pretended, waits
 from carp.training.optimiser import build_optimiser
 from carp.training.schedules import Schedules
 from carp.training.step import Stepper
 from tests.helpers import TINY
-from tests.training.pretended_device import pretended, waits
 
 MOST = 2
 

@@ -1,5 +1,6 @@
-"""`carp train`, `import`, `demo`, `recipes` and `settings`."""
+"""`carp train`, `import`, `demo`, `doctor`, `recipes` and `settings`."""
 
+import json
 import os
 import shlex
 from functools import partial
@@ -10,7 +11,7 @@ import typer
 
 from carp.cli import completion
 from carp.cli.app import app
-from carp.cli.options import WITH_SETTINGS, Overrides, check_model, is_first_process, parse
+from carp.cli.options import WITH_SETTINGS, Overrides, check_data, check_model, is_first_process, parse
 from carp.cli.output import say, say_text
 from carp.errors import ConfigError
 
@@ -152,6 +153,43 @@ def _demo(
 
     print_results(demo(out=out, **parse(context, settings or [])))
     say(f"run: {out}   plot: {out / 'plots.png'}   results: {out / 'results'}")
+
+
+@app.command("doctor", context_settings=WITH_SETTINGS)
+def _doctor(
+    context: typer.Context,
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the run, e.g. precision=bf16.")
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Images of the planned run: a folder or any other source (docs/data.md).")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="Recipe that you plan to train with (`carp recipes`). Default: folder.",
+            autocompletion=completion.recipes,
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the planned run, to examine its file system.")] = None,
+    procs: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of processes that will share the run. Default: the number of GPUs, or 2."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Examine this machine for a run before you start it: numerics, memory, speed, processes, file system.
+
+    Every line says pass, warn, fail or n/a (not available), with a remedy. The exit code is 1 if something failed.
+    """
+    overrides = parse(context, settings or [])
+    check_data(data)
+    from carp.commands.doctor import doctor
+
+    found = doctor(data, recipe, out=out, procs=procs, quiet=as_json, **overrides)
+    for line in [json.dumps(found.as_dict())] if as_json else found.lines():
+        say(line)
+    raise typer.Exit(0 if found.ok else 1)
 
 
 @app.command("recipes")

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from carp.compute import distributed
+from carp.compute.device import deterministic
 from carp.config import Config
 from carp.console.quantities import counted
 from carp.encoders.starting_point import read_start
@@ -81,7 +82,7 @@ def train(
                 f"epochs={overrides['epochs']}. Leave out one of them."
             )
         config = fit_into(minutes, config, source, device, folder, display)
-    with held_run(folder, config, whole), pixel_limit(config.max_image_pixels):
+    with held_run(folder, config, whole), pixel_limit(config.max_image_pixels), deterministic(config.deterministic):
         if note := advice(source, config):
             display.warn(note)
         quarantine = Quarantine(

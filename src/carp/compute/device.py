@@ -1,6 +1,8 @@
-"""Chooses the device, and reports how much memory it has left."""
+"""Chooses the device, makes it deterministic if asked to, and reports how much memory it has left."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -45,6 +47,26 @@ def _devices() -> list[str]:
 def has_float64(device: torch.device) -> bool:
     """Return whether a device supports double precision; Apple's GPUs do not."""
     return device.type != "mps"
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """Use only operations that give the same bits every time, if wanted; raise if one has no such version."""
+    if not wanted:
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it is first used
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    except RuntimeError as error:
+        if "deterministic" not in str(error):
+            raise
+        reason = str(error).split(", but")[0].split(". ")[0]
+        raise ConfigError(f"deterministic=true is not possible: {reason}. Use deterministic=false.") from error
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def available_memory(device: torch.device) -> int:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache, partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -27,8 +27,14 @@ from carp.errors import ProcessError
 
 _PATIENCE = timedelta(hours=12)  # for tasks without a timeout setting: one process may wait for long work of another
 _SECONDS_TO_MEET = 600.0  # between the start of the first process and that of the last
+_SECONDS_BETWEEN_LOOKS = 0.1  # of processes that wait for the first one
+_FAILED = "first to fail"  # key of the store
 _groups = count()
+_turns = count()
 _BUCKET_BYTES = 2**25  # tensors are sent together in buckets of about this size
+
+
+T = TypeVar("T")
 
 
 def rank() -> int:
@@ -58,7 +64,7 @@ def start(device: torch.device, *, timeout: timedelta = _PATIENCE) -> None:
     follow_launcher()
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     store = PrefixStore(f"group {next(_groups)}", _store())  # a second group must not see the keys of the first
-    with _explained():
+    with explained():
         dist.init_process_group(backend, store=store, rank=rank(), world_size=world_size(), timeout=timeout)
     atexit.register(stop)  # threads that outlive the interpreter occasionally abort the process
 
@@ -75,6 +81,26 @@ def barrier() -> None:
         return
     with _together():
         dist.all_reduce(torch.zeros(1))  # unlike NCCL's barrier, this needs no device
+
+
+def first_before_others(work: Callable[[], T]) -> T:
+    """Call a function in the first process, then in all others, which use what the first one has stored.
+
+    The others may wait for hours, unlike in a collective operation, but not for a process that has failed.
+    """
+    if world_size() == 1:
+        return work()
+    store, turn = _store(), f"turn {next(_turns)}"
+    if is_first():
+        result = work()
+        store.set(turn, "done")
+        return result
+    with explained():
+        while not store.check([turn]):
+            if store.check([_FAILED]):
+                raise ProcessError(f"process {rank()} of {world_size()} stopped, because another process failed.")
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return work()
 
 
 def share(number: int, of_rank: int) -> tuple[int, int]:
@@ -204,7 +230,7 @@ def first_to_fail(exit_code: int) -> tuple[bool, int]:
         return True, exit_code
     mine = f"{rank()} {exit_code}"
     try:
-        first = _store().compare_set("first to fail", "", mine).decode()
+        first = _store().compare_set(_FAILED, "", mine).decode()
     except (ProcessError, RuntimeError, ValueError):  # the process that keeps the store is gone
         return True, exit_code
     return first == mine, int(first.split()[1])
@@ -213,7 +239,7 @@ def first_to_fail(exit_code: int) -> tuple[bool, int]:
 @cache
 def _store() -> Any:
     """Return the store through which processes find each other; torchrun's agent keeps it, so it outlives them."""
-    with _explained():
+    with explained():
         store, _, _ = next(iter(rendezvous("env://", rank(), world_size())))
         return PrefixStore(_agree_on_name(store), store)
 
@@ -256,16 +282,22 @@ def _wait_for(condition: Callable[[], bool], end: float) -> None:
 def _together() -> Iterator[None]:
     """Run a collective operation; joins the other processes first if necessary."""
     start(torch.device("cpu"))
-    with _explained():
+    with explained():
         yield
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Turn torch's errors about lost or hanging processes into a `ProcessError`."""
+def explained() -> Iterator[None]:
+    """Turn torch's errors about lost or hanging processes into a `ProcessError`.
+
+    NCCL runs in the background: what went wrong in a collective operation may be raised by any later operation that
+    waits for the device.
+    """
     try:
         yield
     except RuntimeError as error:
+        if world_size() == 1:
+            raise
         words = str(error).lower()
         if "timed out" in words or "timeout" in words:
             raise ProcessError(
@@ -276,5 +308,11 @@ def _explained() -> Iterator[None]:
             raise ProcessError(
                 f"process {rank()} of {world_size()} lost another process, which was killed or is unreachable. The "
                 "checkpoints are intact; the same command resumes the run."
+            ) from error
+        if "nccl" in words:
+            raise ProcessError(
+                f"process {rank()} of {world_size()} was stopped by NCCL: {' '.join(str(error).split())[:300]}. Set "
+                "NCCL_DEBUG=INFO for details; `carp doctor` tests the GPUs and their connection. The checkpoints are "
+                "intact; the same command resumes the run."
             ) from error
         raise

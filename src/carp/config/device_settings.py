@@ -16,10 +16,11 @@ class ProcessSettings(Settings):
         "then depends on the number of processes.",
     )
     timeout_minutes: float = Field(
-        30.0,
+        10.0,
         gt=0,
         le=MOST_MINUTES,
-        description="Minutes that a process waits for another one before the run is aborted.",
+        description="Minutes that a process waits for another one before the run is aborted: longer than the slowest "
+        "checkpoint, and short enough for a cluster that is paid by the hour.",
     )
 
 
@@ -36,6 +37,11 @@ class DeviceSettings(Settings):
         "fp32",
         description="bf16 and fp16 are faster where the processor supports them; fp16 scales the loss, and skips steps "
         "whose gradient overflows.",
+    )
+    deterministic: bool = Field(
+        False,
+        description="Use only operations that give the same bits every time. A CPU always does; on a GPU, convolutions "
+        "and sums are slower, and an encoder that needs an operation without such a version is refused.",
     )
     channels_last: bool = Field(True, description="Memory layout of images; true is faster for convolutions.")
     compile: bool = Field(False, description="Compile the student's encoder: a slow start, then possibly faster steps.")

@@ -64,6 +64,7 @@ FREE_KEYS = frozenset(
         "download",
         "device",
         "threads",
+        "deterministic",
         "workers",
         "timeout_minutes",
         "max_bad_share",

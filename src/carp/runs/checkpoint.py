@@ -37,6 +37,8 @@ class Checkpoint:
     step: int
     tensors: dict[str, Tensor]
     state: dict[str, Any]
+    digest: str | None = None
+    """SHA-256 of everything in it, if it was read from a file."""
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int, milestone: int | None = None, best: bool = False) -> Path:
@@ -120,7 +122,7 @@ def load(path: Path) -> Checkpoint:
             )
         if sha256_of_file(path / _TENSORS) != content["tensors_sha256"]:
             raise CheckpointError(f"{path} is damaged: its tensors do not match their checksum.")
-        return Checkpoint(content["step"], load_file(path / _TENSORS), content["state"])
+        return Checkpoint(content["step"], load_file(path / _TENSORS), content["state"], manifest["sha256"])
     except OSError as error:
         raise CheckpointError(f"cannot read the checkpoint {path}: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, SafetensorError) as error:

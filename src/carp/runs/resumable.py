@@ -7,31 +7,58 @@ current step. Several processes that share the work save and stop at the same st
 import signal
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from carp.compute import distributed
-from carp.errors import DataError, Interrupted, ProcessError
-from carp.runs.checkpoint import Checkpoint, load_newest
+from carp.errors import CheckpointError, DataError, Interrupted, ProcessError
+from carp.runs.checkpoint import Checkpoint, list_checkpoints, load, load_newest, step_of
 from carp.runs.stop_signal import StopSignal
 
 Batch = TypeVar("Batch")
+_SECONDS_TO_APPEAR = 90.0  # a network file system may show a new folder to other machines only after a minute
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def newest_state(folder: Path | None, warn: Callable[[str], None]) -> Checkpoint | None:
     """Load the newest intact checkpoint of a folder, if any, and warn about damaged ones.
 
-    Every process calls this; none continues before all have read, so that the first may write again.
+    Every process calls this. The first one chooses the checkpoint, and all load the same; none continues before all
+    have read, so that the first may write again.
     """
     if folder is None:
         return None
-    found, problems = load_newest(folder)
+    found, problems = load_newest(folder) if distributed.is_first() else (None, [])
     for problem in problems:
         warn(problem)
-    distributed.barrier()
+    chosen = distributed.gather(None if found is None else [found.step, found.digest])[0]
+    if chosen is None:
+        return None
+    if not distributed.is_first():
+        found = _load_chosen(folder, *chosen)
+    digests = distributed.gather(None if found is None else found.digest)
+    for number, digest in enumerate(digests):
+        if digest != chosen[1]:
+            raise CheckpointError(
+                f"process {number} does not see the checkpoint of step {chosen[0]} in {folder} that process 0 resumes "
+                "from. Put --out on a file system that all machines share."
+            )
     return found
+
+
+def _load_chosen(folder: Path, step: int, digest: str) -> Checkpoint | None:
+    """Load the checkpoint that the first process has chosen; None if it does not appear here."""
+    end = time.monotonic() + _SECONDS_TO_APPEAR
+    while True:
+        for path in list_checkpoints(folder):
+            with suppress(CheckpointError):  # it may be visible only in part
+                if step_of(path) == step and (found := load(path)).digest == digest:
+                    return found
+        if time.monotonic() >= end:
+            return None
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 @dataclass

@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from carp.config import METRICS_KEYS, Config, decisive, differences, resolve
 from carp.config.recipe import read_yaml, to_yaml
 from carp.errors import CarpWarning, CheckpointError
 from carp.files.atomic import write_atomic
-from carp.files.lock import LockHeldError, held
+from carp.files.lock import NFS_LEASE, LockHeldError, NoLocksError, held
 from carp.files.regular import read_text
 from carp.images.loading.order import steps_in_epoch
 from carp.images.source import Source
@@ -239,7 +240,13 @@ def locked(folder: Path) -> Iterator[None]:
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(folder / "lock"))
+            stack.enter_context(held(folder / "lock", patience=NFS_LEASE, waiting=partial(_announce, folder)))
+        except NoLocksError as error:
+            raise CheckpointError(
+                f"the file system of {folder} does not support locks: {error.strerror}. This does not mean that "
+                "another process is training there. Mount it with locks (NFS: version 4, without nolock), or use "
+                "another --out."
+            ) from error
         except LockHeldError as holder:
             raise CheckpointError(
                 f"another process is training in {folder}: {holder}. Wait for it, stop it, or use another --out."
@@ -249,6 +256,14 @@ def locked(folder: Path) -> Iterator[None]:
                 f"cannot write the run folder {folder}: {error.strerror}. Free some space, or use another --out."
             ) from error
         yield
+
+
+def _announce(folder: Path, holder: str) -> None:
+    warnings.warn(
+        f"{folder} is locked by {holder}. Waiting up to {NFS_LEASE:.0f} s: the lock of a lost machine ends then.",
+        CarpWarning,
+        stacklevel=2,
+    )
 
 
 def _git_state() -> dict[str, str] | None:

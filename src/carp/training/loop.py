@@ -126,7 +126,7 @@ class Training:
         """Take one step, and log, validate and diagnose when that is due."""
         last_step = self.schedules.num_steps
         with_health = batch.step % self.config.health_steps == 0 or batch.step + 1 == last_step
-        with self.threads.step(batch.step):
+        with self.threads.step(batch.step), distributed.explained():
             result = self.stepper(batch, with_health=with_health)
         if not result.finite:
             raise post_mortem(self.folder, self.model, batch, result, self.diagnosis)

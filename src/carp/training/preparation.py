@@ -13,7 +13,7 @@ from carp.console.progress import Display
 from carp.encoders.starting_point import settings_with_start
 from carp.images.open_source import open_images
 from carp.images.source import Openable, Source
-from carp.runs.run_folder import INDEX, config_of
+from carp.runs.run_folder import INDEX, config_of, locked
 from carp.training.micro_batch import choose_micro_batch
 
 
@@ -26,14 +26,23 @@ def open_for_training(
 ) -> tuple[Config, Source, torch.device]:
     """Open the images and resolve the configuration and the device for them.
 
-    From here on several processes (torchrun) are connected to each other. A run in `folder` that has a checkpoint
-    keeps the settings that depend on the machine it began on.
+    From here on several processes (torchrun) are connected to each other. The first one finds the images while the
+    others wait; these then use its index, if they see the same folder. A run in `folder` that has a checkpoint keeps
+    the settings that depend on the machine it began on.
     """
     values = settings_with_start(recipe, overrides, config_of(folder), folder)  # before a large folder is listed
     where = resolve_part(DataSettings, values)
     index = None if folder is None else folder / INDEX
-    source = open_images(data, display, kind=where.source, root=where.root, download=where.download, index=index)
-    config = resolve(values, num_images=len(source))
+
+    def find() -> tuple[Config, Source]:
+        source = open_images(data, display, kind=where.source, root=where.root, download=where.download, index=index)
+        config = resolve(values, num_images=len(source))
+        if folder is not None and distributed.is_first() and distributed.world_size() > 1:
+            with locked(folder):  # another run may be using its index
+                source.keep_index(folder / INDEX)
+        return config, source
+
+    config, source = distributed.first_before_others(find)
     device = choose_device(config.device)
     distributed.start(device, timeout=timedelta(minutes=config.timeout_minutes))
     if config.prototypes == "sharded" and config.prototype_shards is None:

@@ -134,6 +134,7 @@ class Stepper:
         """The partition of a step, the same for every view and branch; independent micro-batches have their own."""
         K, N = self.config.num_prototypes, self.config.block_size
         if self.config.partition == "fixed":
+            self.mark = seed_of(self.config.seed, Purpose.PARTITION, step)  # the partition says nothing about the step
             own = K // distributed.world_size() if self.config.shards > 1 else K
             return fixed_partition(own, N, device=self.device)
         if self.config.shards > 1:

@@ -26,14 +26,15 @@ _REFUSED = {torch.float64, torch.complex128}
 class OnDevice(Tensor):
     """A tensor of the pretended device; `inner` holds its numbers."""
 
-    inner: Tensor
+    inner: Tensor  # type: ignore[assignment]  # hides a method that nothing here uses
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> "OnDevice":
+        """Wrap a tensor of the CPU."""
         if inner.dtype in _REFUSED:
             raise TypeError(f"cannot make a tensor of {inner.dtype} on {MPS}, which does not have that type.")
-        made: OnDevice = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: OnDevice = Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
             strides=inner.stride(),
@@ -46,13 +47,15 @@ class OnDevice(Tensor):
         made.inner = inner
         return made
 
-    device = MPS  # type: ignore[assignment]
+    device = MPS
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"OnDevice({self.inner!r})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = func.overloadpacket.__name__
         by_mask = name in {"index", "index_put_"} and any(m is not None and m.dtype == torch.bool for m in args[1])
@@ -60,7 +63,7 @@ class OnDevice(Tensor):
             waits.append(name)
         inner_args, inner_kwargs = tree_map_only(OnDevice, lambda t: t.inner, (args, kwargs))
         found = tree_map_only(Tensor, OnDevice, func(*inner_args, **inner_kwargs))
-        return return_and_correct_aliasing(func, args, kwargs, found)
+        return return_and_correct_aliasing(func, args, kwargs, found)  # type: ignore[no-untyped-call]
 
 
 class _Moves(TorchFunctionMode):
