@@ -10,7 +10,6 @@ from carp.evaluation.label_free import (
     ViewsOf,
     discriminant_rank,
     discriminant_ratio,
-    effective_rank,
     features_of_views,
     neighbour_overlap,
     view_retrieval,
@@ -48,8 +47,9 @@ def test_neighbours_survive_small_changes_only() -> None:
 
 def test_ranks_count_the_directions_that_are_used() -> None:
     few = noise(M, 3) @ noise(3, WIDTH, seed=2)
-    assert effective_rank(few) <= 3.01
-    assert effective_rank(noise(M, WIDTH)) > 15
+    rank = MEASURES["effective_rank"]
+    assert rank(few, few[None]) <= 3.01
+    assert rank(noise(M, WIDTH), few[None]) > 15
     # Three directions differ between images; the others are noise within them
     assert discriminant_rank(views(10 * few, 1.0)) < 4.5
     assert discriminant_rank(views(noise(M, WIDTH), 0.1)) > 15

@@ -23,6 +23,7 @@ from carp.model.carp import Carp
 from carp.model.own_normalisation import for_imagenet_images
 from carp.random import Purpose
 from carp.training.course import LABEL_FREE
+from carp.training.health import effective_rank
 
 VIEWS = 4
 _NEIGHBOURS = 10
@@ -111,13 +112,6 @@ def neighbour_overlap(images_MF: Features, views_VMF: Features) -> float:
     return float(torch.stack(shared).mean())
 
 
-def effective_rank(features_MF: Features) -> float:
-    """Exp of the entropy of the normalised singular values of the centred features (RankMe)."""
-    centred = torch.from_numpy(features_MF).double()
-    centred = centred - centred.mean(dim=0)
-    return _rank_of(torch.linalg.svdvals(centred))
-
-
 def discriminant_rank(views_VMF: Features) -> float:
     """Effective rank of the variance between images, in units of the variance within them (LiDAR).
 
@@ -149,7 +143,7 @@ def _discriminants(views_VMF: Features) -> Tensor:
 MEASURES: dict[str, Callable[[Features, Features], float]] = {
     "view_retrieval": lambda _images, views: view_retrieval(views),
     "neighbour_overlap": neighbour_overlap,
-    "effective_rank": lambda images, _views: effective_rank(images),
+    "effective_rank": lambda images, _views: effective_rank(torch.from_numpy(images)),
     "discriminant_rank": lambda _images, views: discriminant_rank(views),
     "discriminant_ratio": lambda _images, views: discriminant_ratio(views),
 }

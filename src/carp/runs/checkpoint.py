@@ -75,9 +75,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int, milestone: int | No
             f"cannot write the checkpoint {final}: {reason}. The previous checkpoints are intact; free some space or "
             "fix the folder, then rerun the same command."
         ) from error
-    if best:  # after a kill in between there are two, and the newer one counts
-        for former in [path for path in list_checkpoints(folder) if is_best(path) and path != final]:
-            former.rename(former.with_name(former.name.removesuffix(_BEST)))
+    for former in [path for path in list_checkpoints(folder) if is_best(path)][:-1]:  # the newest one is the best
+        former.rename(former.with_name(former.name.removesuffix(_BEST)))
     whole = list_checkpoints(folder)
     place = whole.index(final)
     old = [path for path in whole[: max(0, place + 1 - keep)] if not is_milestone(path) and not is_best(path)]

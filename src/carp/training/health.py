@@ -145,7 +145,7 @@ def measure(
         prototypes_used=_share_used(z_VBD[:2].flatten(0, 1), prototypes_KD, partition_PN),
         prototypes_used_if_even=1 - (1 - 1 / max(2, partition_PN.shape[1])) ** choices,
         duplicate_prototypes=_share_duplicate(prototypes_KD[partition_PN.flatten()[:_DUPLICATE_SAMPLE]], prototypes_KD),
-        effective_rank=_effective_rank(z_VBD[0].float()),
+        effective_rank=effective_rank(z_VBD[0].float()),
         full_rank=min(B - 1, D),
         spread=float(x.std(dim=0, unbiased=False).square().sum().sqrt()),
         agreement=agreement,
@@ -387,7 +387,7 @@ def _share_duplicate(sample_MD: Tensor, prototypes_KD: Tensor) -> float:
     return float((alike_M > 1).float().mean())  # one is the prototype itself
 
 
-def _effective_rank(x_BD: Tensor) -> float:
+def effective_rank(x_BD: Tensor) -> float:
     """Exp of the entropy of the normalised singular values of the centred embeddings (Roy & Vetterli, 2007)."""
     centred = x_BD - x_BD.mean(dim=0)
     centred = (centred if has_float64(centred.device) else centred.cpu()).double()  # a square loses half of the digits
