@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from carp.commands.attack import Attacked, attack
     from carp.commands.check_data import check_data
     from carp.commands.check_folder import FileCheck, FolderCheck, check_folder
+    from carp.commands.cluster import Clustered, cluster
     from carp.commands.datasets import datasets
     from carp.commands.demo import demo
     from carp.commands.duplicates import duplicates
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from carp.commands.export import Exported, export
     from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
+    from carp.commands.label import LabelledFiles, label
     from carp.commands.report_run import Report, report_run
     from carp.commands.search import search
     from carp.commands.table import table
@@ -50,6 +52,7 @@ bound_spinning()
 _HOMES = {
     "Attacked": "carp.commands.attack",
     "CarpError": "carp.errors",
+    "Clustered": "carp.commands.cluster",
     "CopiesFound": "carp.similarity.copies_found",
     "DataCheck": "carp.images.inspect.data_check",
     "Encoder": "carp.encoders.frozen_encoder",
@@ -59,6 +62,7 @@ _HOMES = {
     "FolderCheck": "carp.commands.check_folder",
     "Found": "carp.similarity.matches",
     "Indexed": "carp.commands.index",
+    "LabelledFiles": "carp.commands.label",
     "ListedDataset": "carp.images.sources.paper.paper_datasets",
     "ListedWeights": "carp.commands.weights",
     "LossTerms": "carp.model.loss",
@@ -75,6 +79,7 @@ _HOMES = {
     "carp_loss": "carp.model.loss",
     "check_data": "carp.commands.check_data",
     "check_folder": "carp.commands.check_folder",
+    "cluster": "carp.commands.cluster",
     "datasets": "carp.commands.datasets",
     "demo": "carp.commands.demo",
     "duplicates": "carp.commands.duplicates",
@@ -84,6 +89,7 @@ _HOMES = {
     "export": "carp.commands.export",
     "import_run": "carp.commands.import_run",
     "index": "carp.commands.index",
+    "label": "carp.commands.label",
     "load": "carp.encoders.load",
     "random_partition": "carp.model.partition",
     "reference_loss": "carp.model.loss",
@@ -98,6 +104,7 @@ _HOMES = {
 __all__ = [
     "Attacked",
     "CarpError",
+    "Clustered",
     "CopiesFound",
     "DataCheck",
     "Encoder",
@@ -107,6 +114,7 @@ __all__ = [
     "FolderCheck",
     "Found",
     "Indexed",
+    "LabelledFiles",
     "ListedDataset",
     "ListedWeights",
     "LossTerms",
@@ -124,6 +132,7 @@ __all__ = [
     "carp_loss",
     "check_data",
     "check_folder",
+    "cluster",
     "datasets",
     "demo",
     "duplicates",
@@ -133,6 +142,7 @@ __all__ = [
     "export",
     "import_run",
     "index",
+    "label",
     "load",
     "random_partition",
     "reference_loss",

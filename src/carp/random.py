@@ -33,6 +33,8 @@ class Purpose(IntEnum):
     EXCHANGE = 13  # which prototypes move from one shard to another
     GRID_CROP = 12  # the random crops that linear classifiers train on
     ATTACK = 20
+    LANDMARK = 21  # which images of a large map are laid out, and which have a thumbnail
+    CLUSTERS = 22  # the images that k-means starts from
     DETECTION = 30  # order, scales and flips of images, initial weights of new layers, samples of boxes
 
 

@@ -35,6 +35,7 @@ class RunSettings(LengthSettings):
     validate_epochs: int = Field(1, ge=1, le=MOST_EPOCHS, description="Epochs between two k-NN validations.")
     log_steps: int = Field(10, ge=1, le=MOST_STEPS, description="Steps between two lines of metrics.jsonl.")
     tensorboard: bool = Field(False, description="Also write curves for TensorBoard.")
+    report: bool = Field(True, description="Write a page about the run at its end: RUN/report/report.html.")
     checkpoint_steps: int = Field(500, ge=1, le=MOST_STEPS, description="Steps between two checkpoints, at most.")
     checkpoint_minutes: float = Field(
         10.0, gt=0, le=MOST_MINUTES, description="Minutes between two checkpoints, at most."

@@ -62,11 +62,15 @@ class Workspace:
         """The features of images: stored, found in the folder, or extracted now."""
         if isinstance(opened, Store):
             return labelled_features(opened, None)
+        store, origin = self.take_any(opened)
+        return labelled_features(store, opened, origin)
+
+    def take_any(self, source: Source) -> tuple[Store, Origin]:
+        """The features of images, labelled or not, and their origin: found in the folder, or extracted now."""
         encoder = self.required_encoder()
         # The current origin: a run that was renamed has another name in its stored features
-        origin = encoder.origin(opened, self.options.precision)
-        store = take_features(encoder, opened, self.store_folder(origin), self.options, self.display)
-        return labelled_features(store, opened, origin)
+        origin = encoder.origin(source, self.options.precision)
+        return take_features(encoder, source, self.store_folder(origin), self.options, self.display), origin
 
     def store_folder(self, origin: Origin) -> Path:
         """Where the features of this origin are kept."""
