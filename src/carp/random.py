@@ -35,6 +35,8 @@ class Purpose(IntEnum):
     LABEL_FREE_VIEW = 14  # the views of held-out images that a run is judged by without labels
     LABEL_FREE_PART = 15  # which images are held out for that
     ATTACK = 20
+    LANDMARK = 21  # which images of a large map are laid out, and which have a thumbnail
+    CLUSTERS = 22  # the images that k-means starts from
     DETECTION = 30  # order, scales and flips of images, initial weights of new layers, samples of boxes
 
 

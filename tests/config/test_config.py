@@ -173,6 +173,7 @@ def test_free_keys_make_no_difference(key: str) -> None:
         "deterministic": True,
         "workers": 5,
         "tensorboard": True,
+        "report": False,
         "checkpoint_steps": 7,
         "checkpoint_minutes": 3.5,
         "keep_checkpoints": 9,

@@ -100,7 +100,9 @@ def _train(
     run = train(data, out, recipe, minutes=minutes, **overrides)
     if not is_first_process():
         return
-    say(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
+    page = run.folder / "report" / "report.html"
+    shown = f"   report: {page}" if page.exists() else ""
+    say(f"run: {run.folder}   plot: {run.folder / 'plots.png'}{shown}")
     folder = str(run.folder)
     say(f"next: carp eval knn {shlex.quote(folder)} --data LABELLED_FOLDER   or in Python: carp.load({folder!r})")
 

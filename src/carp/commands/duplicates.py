@@ -4,18 +4,14 @@ import json
 from pathlib import Path
 
 from carp.console.progress import Display
-from carp.encoders.load import load_encoder
-from carp.encoders.packaged import or_default
-from carp.encoders.take_features import open_images, take_features
+from carp.encoders.take_features import images_and_features
 from carp.errors import ConfigError, DataError
 from carp.features.feature_options import ENCODER, FeatureOptions, Precision
-from carp.features.store import Store, is_store, open_store
 from carp.features.stored_images import StoredImages
 from carp.files.atomic import write_atomic
 from carp.files.outputs import check_output_folder
 from carp.images.inspect.identical import first_identical
-from carp.images.open_source import open_source
-from carp.images.source import Openable, Source
+from carp.images.source import Openable
 from carp.images.views.interpolation import Interpolation
 from carp.report.pages.copies_page import write_copies_page
 from carp.report.pages.remove_list import check_remove_list, write_remove_list
@@ -95,15 +91,7 @@ def duplicates(
     check_output_folder(folder)
     stored = Path(features) if features is not None else folder / FEATURES
     display = Display(quiet=quiet)
-    if not is_store(stored):
-        model = or_default(model, display.say)
-    if model is None:
-        source = open_source(data, root=root, download=download)
-        store = _opened(stored, source)
-    else:
-        encoder = load_encoder(model, branch, options)
-        source = open_images(data, encoder, options, display)
-        store = take_features(encoder, source, stored, options, display)
+    source, store = images_and_features(data, model, stored, branch=branch, options=options, display=display)
     with display.counting("comparing bytes", len(store.features)) as progress:
         firsts = first_identical(source, store.image_of_row(), progress)
     with display.counting("comparing features", len(store.features)) as progress:
@@ -142,11 +130,3 @@ def _threshold(given: float | str) -> float | None:
     if not 0 <= value <= 1:
         raise ConfigError(f"threshold must be auto or a similarity from 0 to 1, received {given}.")
     return value
-
-
-def _opened(folder: Path, source: Source) -> Store:
-    store = open_store(folder)
-    if store.origin.data["fingerprint"] != source.fingerprint:
-        name = store.origin.data["name"]
-        raise DataError(f"{folder} contains the features of {name}, not of {source.name}. Give --model to embed these.")
-    return store

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from carp.commands.report_run import PAGE, report_run
 from carp.compute import distributed
 from carp.compute.device import deterministic
 from carp.config import Config
 from carp.console.quantities import counted
 from carp.encoders.starting_point import read_start
-from carp.errors import CheckpointError, ConfigError, DataError, MissingExtraError
+from carp.errors import CarpError, CheckpointError, ConfigError, DataError, MissingExtraError
 from carp.evaluation.label_free import LabelFreeValidation
 from carp.evaluation.validation import Validation
 from carp.files.outputs import check_output_folder
@@ -92,10 +93,10 @@ def train(
             writes=distributed.is_first(),
             warn=display.warn,
         )
-        source = _in_memory_if_small(source, config, display, quarantine.add)
+        stored, source = source, _in_memory_if_small(source, config, display, quarantine.add)
         loader, weights = make_loader(source, config, quarantine), _starting_weights(config, folder)
         training = Training(config, loader, folder, device, display, start=weights)
-        if training.step == training.schedules.num_steps:
+        if finished := training.step == training.schedules.num_steps:
             display.say(f"{folder} is finished: all {training.step} steps are done.")
         else:
             validate: Validation | LabelFreeValidation | None = None
@@ -112,6 +113,8 @@ def train(
                 display.warn(summary)
         if distributed.is_first():
             _plot(folder, config, display)
+        if distributed.is_first() and config.report:
+            _report(folder, stored, config, display, again=not finished)
         distributed.barrier()
     distributed.stop()  # not after an error: the others would see this process leave before its error is printed
     return open_run(folder)
@@ -159,6 +162,21 @@ def _plot(folder: Path, config: Config, display: TrainingDisplay) -> None:
     except (MissingExtraError, DataError, KeyError, TypeError, ValueError) as error:
         # The run is complete and saved, so this is not an error of the run
         display.warn(f"plots.png was not drawn: {error}")
+
+
+def _report(folder: Path, source: Source, config: Config, display: TrainingDisplay, *, again: bool) -> None:
+    """Write the page about the run, unless there is one and nothing has been trained since.
+
+    With several processes it shows records alone: embedding images is work that all of them would have to share.
+    """
+    page, alone = folder / "report" / PAGE, distributed.world_size() == 1
+    if page.exists() and not again:
+        return
+    try:
+        report_run(folder, source if alone else None, out=page, device=config.device, quiet=display.console.quiet)
+    except (CarpError, KeyError, TypeError, ValueError) as error:
+        # The run is complete and saved, so this is not an error of the run
+        display.warn(f"report.html was not written: {error}")
 
 
 def _summary(config: Config, num_images: int, training: Training, device: torch.device) -> str:

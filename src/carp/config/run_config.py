@@ -69,6 +69,7 @@ FREE_KEYS = frozenset(
         "timeout_minutes",
         "max_bad_share",
         "tensorboard",
+        "report",
         "checkpoint_steps",
         "checkpoint_minutes",
         "keep_checkpoints",

@@ -42,6 +42,7 @@ class RunSettings(LengthSettings):
     validate_epochs: int = Field(1, ge=1, le=MOST_EPOCHS, description="Epochs between two validations.")
     log_steps: int = Field(10, ge=1, le=MOST_STEPS, description="Steps between two lines of metrics.jsonl.")
     tensorboard: bool = Field(False, description="Also write curves for TensorBoard.")
+    report: bool = Field(True, description="Write a page about the run at its end: RUN/report/report.html.")
     checkpoint_steps: int = Field(
         500, ge=1, le=MOST_STEPS, description="Maximum number of steps between two checkpoints."
     )

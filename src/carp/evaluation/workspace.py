@@ -72,11 +72,15 @@ class Workspace:
         """Return the features of images: stored, found in the folder, or extracted now."""
         if isinstance(opened, Store):
             return labelled_features(opened, None)
+        store, origin = self.take_any(opened)
+        return labelled_features(store, opened, origin)
+
+    def take_any(self, source: Source) -> tuple[Store, Origin]:
+        """The features of images, labelled or not, and their origin: found in the folder, or extracted now."""
         encoder = self.required_encoder()
         # The current origin: if a run was renamed, its stored features have the old name
-        origin = encoder.origin(opened, self.options.precision)
-        store = take_features(encoder, opened, self.store_folder(origin), self.options, self.display)
-        return labelled_features(store, opened, origin)
+        origin = encoder.origin(source, self.options.precision)
+        return take_features(encoder, source, self.store_folder(origin), self.options, self.display), origin
 
     def store_folder(self, origin: Origin) -> Path:
         """Return the folder for the features of this origin."""

@@ -8,6 +8,8 @@ quarantine.jsonl one line per image that could not be read, with the reason
 checkpoints/     the newest few, and those of the epochs in keep_epochs; with a start, also epoch 0 and the best one
 index/           cached positions of the images (rebuilt when missing)
 plots.png        curves, drawn at the end
+report/          a page about the run (report.html), and the figures of `carp report`
+features/        features that evaluations and the report left
 """
 
 import importlib.metadata
