@@ -93,7 +93,6 @@ def test_mistakes_of_cluster(cli: Cli, colours: Path, features: Path, run: Path,
     assert_one_line(cli(*words, "--clusters", 1), "at least 2", "1")
     assert_one_line(cli(*words, "--clusters", 90), "90", "Lower --clusters")
     assert_one_line(cli(*words, "--clusters", "prototypes"), "--model RUN")
-    assert_one_line(cli("cluster", colours, "--out", tmp_path / "new"), "--model is missing")
     assert_one_line(cli("cluster", tmp_path / "none", "--model", run), "none")
     assert_one_line(cli("cluster", colours, "--model", tmp_path / "none"), "none")
     data = "embedded:shapes-test"
