@@ -15,7 +15,7 @@ from carp.config import resolve
 from carp.errors import ConfigError, DataError
 from carp.images.sources.array import ArraySource
 from carp.model.loss import LossTerms, carp_loss, reference_loss
-from carp.readiness import head_agreement, several_processes
+from carp.readiness import head_agreement, several_processes, system
 from carp.readiness.examination import Examination
 from carp.readiness.file_system import check_file_system, file_system_of
 from carp.readiness.finding import Check, Finding
@@ -194,6 +194,17 @@ def test_processes_that_differ_are_slow_or_wait_do_not_pass(monkeypatch: pytest.
         assert [finding.verdict for finding in found] == expected
         assert all(finding.remedy for finding in found if finding.verdict != "pass")
         (tmp_path / "together").rmdir()
+
+
+def test_a_precision_that_is_slower_than_fp32_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for seconds, verdict, used in ((0.5, "pass", "bf16"), (3.0, "warn", "fp32")):
+        times = {torch.bfloat16: seconds, torch.float32: 1.0}
+        monkeypatch.setattr(system, "_seconds_of_product", lambda _, dtype, times=times: times[dtype])
+        examined = subject(tmp_path, precision="bf16")
+        found = {finding.name: finding for finding in check_system(examined)}
+        assert (found["precision"].verdict, examined.config.precision) == (verdict, used)
+    monkeypatch.undo()
+    assert 0 < system._seconds_of_product(CPU, torch.float32) < 60
 
 
 def test_processes_that_cannot_start_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

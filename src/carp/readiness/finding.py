@@ -1,4 +1,4 @@
-"""The vocabulary of `carp doctor`: a check yields findings, and a finding has a verdict and a remedy."""
+"""The terms of `carp doctor`: a check yields findings, and a finding has a verdict and a remedy."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

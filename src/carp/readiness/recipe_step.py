@@ -26,7 +26,8 @@ from carp.training.planning.estimate import estimate
 from carp.training.schedules import Schedules
 from carp.training.step import Stepper
 
-_IMAGES = {"cpu": 8, "other": 64}  # of an undivided batch
+_IMAGES = {"cpu": 8, "cpu, large": 2, "other": 64}  # of an undivided batch
+_LARGE = 2**26  # bytes of activations of one image
 _MORE = 1.3  # times the estimate: what the allocator, the workspaces of convolutions and the libraries may add
 _LIBRARIES = 256 * 2**20  # bytes, on the CPU: code that is loaded and buffers that are made with the first step
 
@@ -62,7 +63,8 @@ def _few(subject: Subject) -> Config:
     config = subject.config
     images = config.micro_batch or _IMAGES["other"]
     if subject.device.type == "cpu":
-        images = _IMAGES["cpu"]
+        each = estimate(config.model_copy(update={"batch_size": 2, "micro_batch": None})).activation_bytes // 2
+        images = _IMAGES["cpu, large" if each > _LARGE else "cpu"]
     changes = {
         "batch_size": min(config.batch_size, images),
         "micro_batch": None,

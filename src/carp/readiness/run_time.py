@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 
+import torch
+
+from carp.compute.threads import available_cores
 from carp.console.quantities import counted, duration, duration_range, in_bytes
 from carp.images.decoding.decode import pixel_limit
 from carp.images.loading.order import check_batch_size, steps_in_epoch
@@ -32,8 +35,9 @@ def check_plan(subject: Subject) -> Iterator[Finding]:
 def check_time(subject: Subject) -> Iterator[Finding]:
     """Yield the time of a step of the recipe, and the predicted time of the run."""
     config = subject.config
+    changes = {"workers": min(config.workers, available_cores()), "threads": torch.get_num_threads()}
     with pixel_limit(config.max_image_pixels):
-        timing = time_steps(config, subject.images, subject.device, seconds=_SECONDS)
+        timing = time_steps(config.model_copy(update=changes), subject.images, subject.device, seconds=_SECONDS)
     subject.seconds_per_step = timing.slowest
     scaled = "" if timing.images == config.batch_size else f", scaled from {timing.images} images"
     step = f"{duration_range(timing.fastest, timing.slowest)} per step of {config.batch_size:,} images{scaled}"

@@ -18,7 +18,8 @@ from carp.images.sources.subset import Subset
 from carp.training.preparation import open_for_training
 
 _GENERATED = 8  # images of noise, repeated as often as a batch needs
-_PROTOTYPES = 2048  # in checks that do not measure memory or time
+# Limits in checks that do not measure memory or time. 112 is a multiple of the usual patch sizes, 14 and 16.
+_PROTOTYPES, _LOCAL_VIEWS, _SIDE_ON_CPU = 2048, 2, 112
 _PROCESSES = 2  # on a machine without several GPUs
 
 
@@ -93,10 +94,11 @@ def few_images(subject: Subject, count: int) -> Source:
 
 
 def small_run(config: Config, images: int, *, epochs: int = 1) -> Config:
-    """Return a run of the same encoder with few images, few prototypes and nothing that measures or adapts itself.
+    """Return a run of the same encoder with few images, prototypes and views, and nothing that adapts itself.
 
-    With `images` images in total, an epoch is one step.
+    With `images` images in total, an epoch is one step. On a CPU, views are not large.
     """
+    on_cpu = choose_device(config.device).type == "cpu"
     block = min(config.block_size, _PROTOTYPES)
     changes: dict[str, Any] = {
         "epochs": epochs,
@@ -107,6 +109,9 @@ def small_run(config: Config, images: int, *, epochs: int = 1) -> Config:
         "prototype_shards": None,
         "block_size": block,
         "num_prototypes": min(config.num_prototypes, _PROTOTYPES // block * block),
+        "global_size": min(config.global_size, _SIDE_ON_CPU) if on_cpu else config.global_size,
+        "local_size": min(config.local_size, _SIDE_ON_CPU) if on_cpu else config.local_size,
+        "local_views": min(config.local_views, _LOCAL_VIEWS),
         "workers": 0,
         "threads": torch.get_num_threads(),
         "max_bad_share": 1.0,

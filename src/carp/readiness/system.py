@@ -21,6 +21,7 @@ from carp.readiness.subject import Subject
 from carp.runs.run_folder import versions
 
 _OPEN_FILES = 1024  # shared memory of views on their way is passed on as open files
+_SIDES = {"cpu": 384, "other": 4096}  # of the matrices with which the speed of a precision is measured
 _NVIDIA = "0x10de"
 _SECONDS_OBSERVED = 1.0
 _BUSY = 0.25  # cores that other programs may use before times are called upper bounds
@@ -71,13 +72,38 @@ def _devices(subject: Subject) -> Iterator[Finding]:
         )
     if torch.cuda.is_available():
         yield _nccl()
-    if subject.device.type == "cuda" and subject.config.precision == "bf16":
-        yield judged(
-            "precision",
-            torch.cuda.is_bf16_supported(including_emulation=False),
-            "bf16 in hardware",
-            "this GPU only emulates bf16: set precision=fp16",
-        )
+    yield from _precision(subject)
+
+
+def _precision(subject: Subject) -> Iterator[Finding]:
+    """Compare the speed of the chosen precision with fp32; if it is only emulated, later checks use fp32."""
+    chosen = subject.config.precision
+    if chosen == "fp32":
+        return
+    half = torch.float16 if chosen == "fp16" else torch.bfloat16
+    factor = _seconds_of_product(subject.device, half) / _seconds_of_product(subject.device, torch.float32)
+    slower = f"products in {chosen} take {factor:.2g} times as long as in fp32"
+    yield judged(
+        "precision",
+        factor < 1,
+        slower if factor < 1 else f"{slower}: {subject.device} has no {chosen}, so the checks below use fp32",
+        "set precision=fp32 on this machine",
+        otherwise="warn",
+        values={"relative_time": factor},
+    )
+    if factor >= 1:
+        subject.config = subject.config.model_copy(update={"precision": "fp32"})
+
+
+def _seconds_of_product(device: torch.device, dtype: torch.dtype) -> float:
+    side = _SIDES.get(device.type, _SIDES["other"])
+    matrix = torch.ones(side, side, device=device, dtype=dtype)
+    seconds = []
+    for _ in range(4):
+        start = time.perf_counter()
+        float((matrix @ matrix)[0, 0])  # waits for the device
+        seconds.append(time.perf_counter() - start)
+    return min(seconds[1:])  # the first includes the setup
 
 
 def _has_nvidia_card() -> bool:
