@@ -11,6 +11,7 @@ from carp.cli.app import app, data_app
 from carp.cli.options import (
     WITH_SETTINGS,
     Overrides,
+    PlannedRecipe,
     parse,
 )
 from carp.cli.output import say, say_text
@@ -21,13 +22,7 @@ def _check_data(
     context: typer.Context,
     data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
     settings: Overrides = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Recipe that you plan to train with (`carp recipes`). Default: folder.",
-            autocompletion=completion.recipes,
-        ),
-    ] = None,
+    recipe: PlannedRecipe = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Check at most this many images, chosen at random.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:

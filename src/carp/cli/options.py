@@ -19,6 +19,12 @@ Overrides = Annotated[
         metavar="[KEY=VALUE]...", help="Settings, e.g. epochs=50 lr=0.3.", autocompletion=completion.settings
     ),
 ]
+PlannedRecipe = Annotated[
+    str | None,
+    typer.Option(
+        help="Recipe that you plan to train with (`carp recipes`). Default: folder.", autocompletion=completion.recipes
+    ),
+]
 # Unknown options arrive among the settings, and `parse` explains how to write them
 WITH_SETTINGS = {"ignore_unknown_options": True}
 

@@ -11,7 +11,7 @@ import typer
 
 from carp.cli import completion
 from carp.cli.app import app
-from carp.cli.options import WITH_SETTINGS, Overrides, check_data, check_model, is_first_process, parse
+from carp.cli.options import WITH_SETTINGS, Overrides, PlannedRecipe, check_data, check_model, is_first_process, parse
 from carp.cli.output import say, say_text
 from carp.errors import ConfigError
 
@@ -166,13 +166,7 @@ def _doctor(
     data: Annotated[
         str | None, typer.Option(help="Images of the planned run: a folder or any other source (docs/data.md).")
     ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Recipe that you plan to train with (`carp recipes`). Default: folder.",
-            autocompletion=completion.recipes,
-        ),
-    ] = None,
+    recipe: PlannedRecipe = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the planned run, to examine its file system.")] = None,
     procs: Annotated[
         int | None,

@@ -7,7 +7,7 @@ from typing import Any
 from carp.compute import distributed
 from carp.console.progress import Display
 from carp.errors import ConfigError
-from carp.files.outputs import check_output_folder
+from carp.files.outputs import check_output_folder, nearest_existing
 from carp.images.source import Openable
 from carp.readiness.examination import Examination, examine
 from carp.readiness.subject import open_subject
@@ -44,7 +44,7 @@ def doctor(
     place = None
     if folder is not None:
         check_output_folder(folder)
-        place = next(above for above in (folder.absolute(), *folder.absolute().parents) if above.is_dir())
+        place = nearest_existing(folder)
     display = Display(quiet=quiet)
     with tempfile.TemporaryDirectory(prefix=".carp-doctor-", dir=place, ignore_cleanup_errors=True) as scratch:
         subject = open_subject(data, recipe, overrides, out=folder, scratch=Path(scratch), procs=procs, display=display)

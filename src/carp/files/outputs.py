@@ -30,10 +30,15 @@ def check_output_file(path: str | Path, option: str = "--out") -> None:
     _check_place(file, file.parent, option)
 
 
+def nearest_existing(path: Path) -> Path:
+    """Return the path itself if it exists, otherwise the nearest of its parents that does."""
+    return next(above for above in (path.absolute(), *path.absolute().parents) if above.exists())
+
+
 def _check_place(path: Path, folder: Path, option: str) -> None:
     """Create and remove a file in the folder, or in its nearest existing parent."""
     try:
-        place = next(above for above in (folder.absolute(), *folder.absolute().parents) if above.exists())
+        place = nearest_existing(folder)
         if not place.is_dir():
             raise _refusal(path, f"{place} is a file, not a folder", option)
         with tempfile.TemporaryFile(dir=place):

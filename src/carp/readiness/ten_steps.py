@@ -34,7 +34,7 @@ def check_training(subject: Subject) -> Iterator[Finding]:
     """Yield findings about ten steps, their gradients, micro-batches, and a resumed run."""
     images = min(subject.config.batch_size, _IMAGES.get(subject.device.type, _IMAGES["other"]))
     config = small_run(subject.config, images, epochs=_STEPS)
-    config = config.model_copy(update={"log_steps": 1, "checkpoint_steps": _SAVED_AT, "keep_checkpoints": 2})
+    config = config.model_copy(update={"log_steps": 1, "checkpoint_steps": _SAVED_AT, "keep_checkpoints": _STEPS})
     source = few_images(subject, images)
     with pixel_limit(config.max_image_pixels):
         source = hold_in_memory(source, config.global_size) if is_held(config) else source
