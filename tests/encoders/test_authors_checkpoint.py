@@ -230,7 +230,7 @@ def test_only_files_with_both_have_branches_and_only_theirs_a_projector(tmp_path
     assert carp.load(tmp_path / "dino-full.pth", "student").branch == "student"
     assert carp.load(tmp_path / "swav.pth").branch == ""
     for branch in ("student", "untrained", "raw pixels"):
-        with pytest.raises(CheckpointError, match=rf"no branch '{branch}', it contains one encoder"):
+        with pytest.raises(CheckpointError, match=rf"no branch '{branch}'; it contains one encoder"):
             carp.load(tmp_path / "swav.pth", branch)
     with pytest.raises(CheckpointError, match=r"no branch 'untrained', it contains student and teacher"):
         carp.load(tmp_path / "dino-full.pth", "untrained")

@@ -48,15 +48,24 @@ class StartingPoint:
 
 def read_start(start: str | Path) -> StartingPoint:
     """Read a run folder or weights in any form; nothing in a file is executed."""
-    name = str(start)
+    try:
+        return _checked(_read(str(start)))
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read the start {received(str(start))}: {error.strerror or error}. Give a run folder, or weights in "
+            "a form that docs/weights.md lists."
+        ) from error
+
+
+def _read(name: str) -> StartingPoint:
     if not is_weights(name):
-        return _checked(_of_run(name, open_run(Path(name).expanduser())))
+        return _of_run(name, open_run(Path(name).expanduser()))
     method, path = split_weights(name)
     path = path.expanduser()
     own = None if method or is_timm_folder(path) else read_own(path)
     if own is not None and own.method is None:
-        return _checked(_of_export(name, own))
-    return _checked(_of_foreign(name, read_foreign(path, method or (own.method if own else None))))
+        return _of_export(name, own)
+    return _of_foreign(name, read_foreign(path, method or (own.method if own else None)))
 
 
 def settings_with_start(

@@ -69,12 +69,16 @@ def _knn(runs: Sequence[RunRecords]) -> Chart | None:
     if not lines:
         return None
     levels = []
-    for name, label in (("knn_raw_pixels", "raw pixels"), ("knn_untrained", "untrained encoder")):
+    for name, label in (
+        ("knn_start", "start"),
+        ("knn_raw_pixels", "raw pixels"),
+        ("knn_untrained", "untrained encoder"),
+    ):
         value = next((line[name] for line in runs[0].metrics if name in line), None)
         if value is not None:
             levels.append((label, value, "faint"))
     about = "Share of validation images whose nearest neighbours have the same class. Training never sees the labels."
-    return Chart("knn", "k-NN accuracy", "epoch", "accuracy", lines, levels, about, percent=True)
+    return Chart("accuracy", "k-NN accuracy", "epoch", "accuracy", lines, levels, about, percent=True)
 
 
 def _certainty(runs: Sequence[RunRecords]) -> Chart | None:
