@@ -71,4 +71,4 @@ def test_wrong_labels_are_found() -> None:
     assert {3, 20} <= {each.place for each in doubtful[:4]}
     by_place = {each.place: each for each in doubtful}
     assert (by_place[3].predicted, by_place[20].predicted) == (0, 1)
-    assert all(each.probability >= 0.5 > each.own_probability for each in doubtful)
+    assert all(each.probability >= 0.5 and each.own_probability <= 0.1 for each in doubtful)

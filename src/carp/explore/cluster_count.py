@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from carp.evaluation.metrics import scikit_learn
-from carp.explore.clusters import cluster_features, unit_vectors
+from carp.explore.clusters import cluster_features, in_few_directions, unit_vectors
 from carp.features.extract import Features, Progress
 from carp.random import Purpose, key
 
@@ -67,11 +67,12 @@ def choose_count(features: Features, *, seed: int = 0, progress: Progress = lamb
     vectors = unit_vectors(np.ascontiguousarray(features[np.sort(order[:_SAMPLE])]))
     distance = np.clip(1 - vectors @ vectors.T, 0, 2)
     np.fill_diagonal(distance, 0)
+    small = in_few_directions(vectors, seed)
     mean_silhouette = scikit_learn("metrics").silhouette_score
     candidates = [k for k in _CANDIDATES if k * _PER_CLUSTER <= len(vectors)] or [2]
     found = dict[int, float]()
     for done, k in enumerate(candidates):
-        own = cluster_features(vectors, k, seed=seed).own
+        own = cluster_features(small, k, seed=seed).own
         several = 1 < len(np.unique(own)) < len(own)
         found[k] = float(mean_silhouette(distance, own, metric="precomputed")) if several else -1.0
         progress(done + 1, len(candidates))

@@ -16,7 +16,8 @@ from carp.random import Purpose, key, seed_of, uniforms
 from carp.similarity.vectors import parts, unit_length
 
 _SAMPLE, _SMALLEST_SAMPLE = 64, 1024  # images per cluster, and in all, that the starts are tried on
-_STARTS, _ITERATIONS, _REFINEMENTS = 6, 8, 12
+_STARTS, _ITERATIONS = 6, 8
+_ROUNDS, _REFINEMENTS, _CONVERGED = 4, 3, 5e-4  # of iterations over all images, until the objective hardly gains
 _DIRECTIONS = 256
 _COSINES_AT_A_TIME = 2**24
 
@@ -72,17 +73,22 @@ def cluster_features(features: Features, k: int, *, seed: int = 0) -> Clusters:
     vectors = unit_vectors(features)
     order = np.argsort(key(seed, Purpose.CLUSTERS, 0, np.arange(len(vectors))), kind="stable")
     sample = np.ascontiguousarray(vectors[np.sort(order[: max(_SAMPLE * k, _SMALLEST_SAMPLE)])])
-    small = _projected(sample, seed)
+    small = in_few_directions(sample, seed)
     starts = (_spread_out(small, k, seed, number) for number in range(_STARTS))
     tried = [fit_kmeans(small, k, iterations=_ITERATIONS, redos=1, seed=seed, start=start) for start in starts]
     best = max(tried, key=lambda each: each.obj[-1])  # faiss maximises the sum of cosines
     own = best.index.search(small, 1)[1][:, 0]
-    found = fit_kmeans(vectors, k, iterations=_REFINEMENTS, redos=1, seed=seed, start=_means(sample, own, k))
-    return assign_to(vectors, np.asarray(found.centroids))
+    centres = _means(sample, own, k)
+    for _ in range(_ROUNDS):
+        found = fit_kmeans(vectors, k, iterations=_REFINEMENTS, redos=1, seed=seed, start=centres)
+        centres = np.asarray(found.centroids)
+        if found.obj[-1] - found.obj[0] < _CONVERGED * found.obj[-1]:
+            break
+    return assign_to(vectors, centres)
 
 
-def _projected(vectors: Features, seed: int) -> Features:
-    """Vectors in fewer random directions, in which cosines are nearly the same."""
+def in_few_directions(vectors: Features, seed: int) -> Features:
+    """Vectors in at most 256 random directions, in which cosines are nearly the same."""
     if vectors.shape[1] <= _DIRECTIONS:
         return vectors
     generator = np.random.Generator(np.random.PCG64(seed_of(seed, Purpose.CLUSTERS)))

@@ -18,6 +18,7 @@ from carp.features.extract import Features
 
 _MOST_CLUSTERS = 1000
 _PER_CLUSTER = 3  # images, at least, on average
+_UNLIKELY = 0.1  # probability of a label that looks wrong
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,11 @@ def suggest_images(
 def doubtful_labels(
     prediction: LabelPrediction, labels: NDArray[np.int64], *, least: float = 0.5
 ) -> list[DoubtfulLabel]:
-    """Given labels that held-out predictions contradict with at least this probability, the most certain first."""
+    """Given labels that are unlikely, where another class has at least this probability; the most certain first."""
     probabilities = prediction.held_out_probabilities
     found = []
     for place, distribution in zip(prediction.held_out.tolist(), probabilities, strict=True):
         best, own = int(distribution.argmax()), float(distribution[labels[place]])
-        if best != labels[place] and distribution[best] >= least:
+        if best != labels[place] and distribution[best] >= least and own <= _UNLIKELY:
             found.append(DoubtfulLabel(place, best, float(distribution[best]), own))
     return sorted(found, key=lambda each: each.own_probability - each.probability)

@@ -14,7 +14,7 @@ from carp.report.pages.thumbnails import GREEN, Picture, thumbnail_of
 
 _SIDE = 112
 _PICTURES = 2400  # on a page
-_MOST, _FEWEST, _DOUBTFUL = 8, 2, 4
+_MOST, _FEWEST, _DOUBTFUL = 7, 2, 4
 _MOST_DOUBTFUL = 48
 
 
