@@ -52,8 +52,8 @@ def read_start(start: str | Path) -> StartingPoint:
         return _checked(_read(str(start)))
     except OSError as error:
         raise CheckpointError(
-            f"cannot read the start {received(str(start))}: {error.strerror or error}. Give a run folder, or weights in "
-            "a form that docs/weights.md lists."
+            f"cannot read the start {received(str(start))}: {error.strerror or error}. Give a run folder, or weights "
+            "in a form that docs/weights.md lists."
         ) from error
 
 
