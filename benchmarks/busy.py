@@ -50,7 +50,7 @@ def timed(self, *arguments, **options):
 def report():
     print(128 * (len(ends) - 3) / (ends[-1] - ends[2]))
 Stepper.__call__ = timed
-carp.train("embedded:shapes", out, "demo", epochs=epochs, validation=None, quiet=True)
+carp.train("embedded:shapes", out, "demo", epochs=epochs, validation=None, report=False, quiet=True)
 report()
 """
 

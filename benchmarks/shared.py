@@ -37,7 +37,7 @@ def train_carp(source: ArraySource, config: Config) -> tuple[dict[str, nn.Module
         folder = Path(name)
         recipe = folder / "recipe.yaml"
         recipe.write_text("")  # nothing but the settings
-        run = carp.train(source, folder / "run", recipe, quiet=True, **config.model_dump())
+        run = carp.train(source, folder / "run", recipe, quiet=True, **config.model_dump() | {"report": False})
         branches = ("student",) if config.siamese else ("student", "teacher")
         encoders = {branch: carp.load(run.folder, branch).module for branch in branches}
         return encoders, read_metrics(run.folder / "metrics.jsonl")

@@ -27,10 +27,10 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as T
 
 from benchmarks.shared import judged
-from carp.config import Config
+from carp.config import IMAGENET_MEAN, IMAGENET_STD, Config
 from carp.config.recipe import read_recipe
 from carp.images.decoding.decode import Pixels, Stored, decode
-from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD, Loader, PhotoLoader, SmallImageLoader, normalise
+from carp.images.loading.loader import Loader, PhotoLoader, SmallImageLoader, normalise
 from carp.images.source import Source
 from carp.images.sources.array import ArraySource
 from carp.images.sources.embedded import shapes

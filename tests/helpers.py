@@ -29,6 +29,7 @@ TINY: dict[str, Any] = {
     "log_steps": 1,
     "health_steps": 7,
     "checkpoint_steps": 5,
+    "report": False,  # a page takes longer than a run
 }
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from carp.commands.attack import Attacked, attack
     from carp.commands.check_data import check_data
     from carp.commands.check_folder import FileCheck, FolderCheck, check_folder
+    from carp.commands.cluster import Clustered, cluster
     from carp.commands.datasets import datasets
     from carp.commands.demo import demo
     from carp.commands.doctor import doctor
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from carp.commands.export import Exported, export
     from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
+    from carp.commands.label import LabelledFiles, label
     from carp.commands.report_run import Report, report_run
     from carp.commands.search import search
     from carp.commands.table import table
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from carp.features.store import Store
     from carp.images.inspect.data_check import DataCheck
     from carp.images.sources.paper.paper_datasets import ListedDataset
+    from carp.integrations.sklearn_transformer import CarpEncoder
     from carp.model.loss import LossTerms, carp_loss, reference_loss
     from carp.model.partition import random_partition
     from carp.readiness.examination import Examination
@@ -51,7 +54,9 @@ bound_spinning()
 
 _HOMES = {
     "Attacked": "carp.commands.attack",
+    "CarpEncoder": "carp.integrations.sklearn_transformer",
     "CarpError": "carp.errors",
+    "Clustered": "carp.commands.cluster",
     "CopiesFound": "carp.similarity.copies_found",
     "DataCheck": "carp.images.inspect.data_check",
     "Encoder": "carp.encoders.frozen_encoder",
@@ -62,6 +67,7 @@ _HOMES = {
     "FolderCheck": "carp.commands.check_folder",
     "Found": "carp.similarity.matches",
     "Indexed": "carp.commands.index",
+    "LabelledFiles": "carp.commands.label",
     "ListedDataset": "carp.images.sources.paper.paper_datasets",
     "ListedWeights": "carp.commands.weights",
     "LossTerms": "carp.model.loss",
@@ -78,6 +84,7 @@ _HOMES = {
     "carp_loss": "carp.model.loss",
     "check_data": "carp.commands.check_data",
     "check_folder": "carp.commands.check_folder",
+    "cluster": "carp.commands.cluster",
     "datasets": "carp.commands.datasets",
     "demo": "carp.commands.demo",
     "doctor": "carp.commands.doctor",
@@ -88,6 +95,7 @@ _HOMES = {
     "export": "carp.commands.export",
     "import_run": "carp.commands.import_run",
     "index": "carp.commands.index",
+    "label": "carp.commands.label",
     "load": "carp.encoders.load",
     "random_partition": "carp.model.partition",
     "reference_loss": "carp.model.loss",
@@ -101,7 +109,9 @@ _HOMES = {
 
 __all__ = [
     "Attacked",
+    "CarpEncoder",
     "CarpError",
+    "Clustered",
     "CopiesFound",
     "DataCheck",
     "Encoder",
@@ -112,6 +122,7 @@ __all__ = [
     "FolderCheck",
     "Found",
     "Indexed",
+    "LabelledFiles",
     "ListedDataset",
     "ListedWeights",
     "LossTerms",
@@ -129,6 +140,7 @@ __all__ = [
     "carp_loss",
     "check_data",
     "check_folder",
+    "cluster",
     "datasets",
     "demo",
     "doctor",
@@ -139,6 +151,7 @@ __all__ = [
     "export",
     "import_run",
     "index",
+    "label",
     "load",
     "random_partition",
     "reference_loss",

@@ -32,7 +32,11 @@ class Purpose(IntEnum):
     GRID_WEIGHTS = 11
     EXCHANGE = 13  # which prototypes move from one shard to another
     GRID_CROP = 12  # the random crops that linear classifiers train on
+    LABEL_FREE_VIEW = 14  # the views of held-out images that a run is judged by without labels
+    LABEL_FREE_PART = 15  # which images are held out for that
     ATTACK = 20
+    LANDMARK = 21  # which images of a large map are laid out, and which have a thumbnail
+    CLUSTERS = 22  # the images that k-means starts from
     DETECTION = 30  # order, scales and flips of images, initial weights of new layers, samples of boxes
 
 

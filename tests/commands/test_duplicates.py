@@ -122,7 +122,7 @@ def test_a_missing_faiss_is_reported_before_anything_is_encoded(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    monkeypatch.setattr("carp.commands.duplicates.take_features", lambda *_: pytest.fail("something was encoded"))
+    monkeypatch.setattr("carp.encoders.take_features.take_features", lambda *_: pytest.fail("something was encoded"))
     with pytest.raises(MissingExtraError, match=r"needs faiss.*carp-ssl\[eval\]"):
         duplicates(tmp_path, run, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -104,7 +104,8 @@ def test_copies_are_found_with_an_epoch(cli: Cli, kept: Path, labelled: Path, tm
         (("--epoch", "3"), ("epoch 3", "1, 2", "keep_epochs")),
         (("--epoch", "1", "--epoch", "3"), ("epoch 3", "1, 2")),
         (("--epoch", "last"), ("--epoch", "whole number", "all", "'last'")),
-        (("--epoch", "0"), ("--epoch", "'0'")),
+        (("--epoch", "0"), ("epoch 0", "1, 2")),  # which a run with a start has
+        (("--epoch", "-1"), ("--epoch", "'-1'")),
         (("--epoch", "1,"), ("--epoch", "''")),
     ],
 )

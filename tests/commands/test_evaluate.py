@@ -107,7 +107,6 @@ def test_eval_with_bad_settings(cli: Cli, run: Path, labelled: Path) -> None:
     assert_one_line(cli(*words, "--layer", "layer9"), "no layer 'layer9'", "layer1")
     assert_one_line(cli(*words, "--precision", "half"), "precision", "fp32", "bf16", "'half'")
     assert_one_line(cli("eval", "knn", run), "--data is missing")
-    assert_one_line(cli("eval", "knn", "k=5", "--data", labelled), "no stored features", "run folder")
     assert_one_line(cli("eval", "all", run, "k=5", "--data", labelled), "no settings")
 
 

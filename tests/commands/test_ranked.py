@@ -27,7 +27,6 @@ def test_mistakes(cli: Cli, run: Path, flat: Path, labelled: Path, tmp_path: Pat
     words = ["eval", "retrieval", run, "--out", tmp_path]
     assert_one_line(cli(*words, "--data", flat), "has no labels", "--truth FILE.csv")
     assert_one_line(cli(*words, "--data", labelled, "--size", 64), "no option '--size'", "--max-side")
-    assert_one_line(cli("eval", "retrieval", "--data", labelled), "original sizes", "give a run folder or weights")
     assert_one_line(cli("eval", "copies", run, "--data", labelled, "side=0"), "side must be", "1, received 0")
     assert_one_line(cli("eval", "copies", run, "--data", labelled, "--size", 64), "Did you mean '--side'?")
     assert_one_line(cli("eval", "copies", run, "--data", labelled), "no copies", "carp data attack")

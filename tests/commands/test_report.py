@@ -1,5 +1,6 @@
 """`carp report`: figures about a run, end to end on the embedded images."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import torch
 from PIL import Image
 
 import carp
-from carp.commands import report_run as command
 from carp.config import Config
 from carp.encoders.assignments import assign, partitions, preferred_shares
-from carp.errors import ConfigError
+from carp.errors import CarpWarning, ConfigError
+from carp.report.figures import run_figures as figures
 from carp.report.figures.certainty_curve import certainty_curve
 from carp.report.figures.partition_views import PartitionedImage
 from carp.report.figures.usage_curve import PrototypeUsage
@@ -46,13 +47,15 @@ def test_every_figure_is_drawn_and_they_can_be_one(cli: Cli, trained: Path, tmp_
     words = ("eval", "knn", trained, "--epoch", "all", "--data", DATA, "--k", 20)
     assert cli(*words)[0] == 0
     code, out, err = cli("report", trained, "--data", DATA, "--out", tmp_path / "figures", "--limit", 50)
-    assert (code, err) == (0, "")
+    assert code == 0, err
+    assert "note:" not in err
     files = {path.stem: path for path in (tmp_path / "figures").iterdir()}
-    assert set(files) == {"certainty", "usage", "partitions", "epochs"}
+    assert set(files) == {"certainty", "usage", "partitions", "epochs", "report"}
+    assert f"page: {files.pop('report')}" in out
     assert all(f"figure: {path}" in out for path in files.values())
     sizes = {name: size_of(path) for name, path in files.items()}
     code, out, err = cli("report", trained, "--data", DATA, "--out", tmp_path / "all.png", "--limit", 50)
-    assert (code, err) == (0, "")
+    assert code == 0, err
     assert out.count("figure: ") == 1
     width, height = size_of(tmp_path / "all.png")
     assert width == max(w for w, _ in sizes.values())
@@ -72,21 +75,22 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Any, ...]]:
     """What the drawing functions are given, by name; they still draw."""
     given: dict[str, tuple[Any, ...]] = {}
     for name in ("draw_usage", "draw_partitions", "draw_certainty"):
-        draw = getattr(command, name)
+        draw = getattr(figures, name)
 
         def remember(panel: Any, *data: Any, _name: str = name, _draw: Any = draw) -> None:
             given[_name] = data
             _draw(panel, *data)
 
-        monkeypatch.setattr(command, name, remember)
+        monkeypatch.setattr(figures, name, remember)
     return given
 
 
 def test_the_data_are_those_of_the_run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = drawn(monkeypatch)
-    report = carp.report_run(trained, DATA, out=tmp_path, limit=50, images=2)
+    report = carp.report_run(trained, DATA, out=tmp_path / "all.png", limit=50, images=2)
     assert report.notes == ()
     assert set(report.files) >= {"certainty", "usage", "partitions"}
+    assert set(report.files.values()) == {tmp_path / "all.png"}
     (usages,), (images, titles) = given["draw_usage"], given["draw_partitions"]
     assert [usage.label for usage in usages] == ["epoch 1", "epoch 2"]
     assert all(usage.shares.sum() == pytest.approx(64 / 8) for usage in usages)  # one choice per block
@@ -113,7 +117,7 @@ def test_epochs_can_be_chosen(trained: Path, tmp_path: Path, monkeypatch: pytest
         (trained, [2, 1], ["epoch 2", "epoch 1"]),
         (f"{trained}@1", None, ["epoch 1"]),
     ):
-        carp.report_run(run, DATA, out=tmp_path, limit=20, images=1, epoch=epoch)
+        carp.report_run(run, DATA, out=tmp_path / "all.png", limit=20, images=1, epoch=epoch)
         assert [usage.label for usage in given["draw_usage"][0]] == expected
 
 
@@ -133,7 +137,9 @@ def test_photographs_without_kept_epochs_a_teacher_or_random_partitions(tmp_path
     }
     run = tmp_path / "run"
     carp.train(data, run, quiet=True, **settings)
-    assert set(carp.report_run(run, data, images=2).files) == {"certainty", "usage", "partitions"}
+    with pytest.warns(CarpWarning, match="1 of 20 images .* left out"):
+        files = carp.report_run(run, data, images=2).files
+    assert set(files) == {"page", "certainty", "usage", "partitions"}
 
 
 def test_records_of_an_older_version_have_no_certainty(trained: Path) -> None:
@@ -157,7 +163,7 @@ def test_mistakes_are_one_line(cli: Cli, trained: Path, tmp_path: Path) -> None:
     empty.mkdir()
     for name in ("config.yaml", "run.json"):
         (empty / name).write_bytes((trained / name).read_bytes())
-    assert_one_line(cli("report", empty), "nothing to draw", "certainty", "--data")
+    assert_one_line(cli("report", empty, "--out", tmp_path / "all.png"), "nothing to draw", "certainty", "--data")
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16])
@@ -202,3 +208,35 @@ def test_the_cosine_of_a_partition() -> None:
     view, one, other = np.zeros((2, 2, 3), np.uint8), np.float32([1, 0]), np.float32([0, 1])
     image = PartitionedImage((view, view), [one, one], [one, other])
     assert (image.cosine(0), image.cosine(1)) == (pytest.approx(1), 0)
+
+
+def test_a_run_ends_with_its_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("plotly")
+    page = tmp_path / "run" / "report" / "report.html"
+    settings = {**TINY, "epochs": 1, "report": True}
+    carp.train(tiny_images(), tmp_path / "run", quiet=True, **settings)
+    assert '<section id="map"' in page.read_text()
+    written = page.stat().st_mtime_ns
+    carp.train(tiny_images(), tmp_path / "run", quiet=True, **settings)  # it is finished
+    assert page.stat().st_mtime_ns == written
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    page.unlink()
+    carp.train(tiny_images(), tmp_path / "run", quiet=True, **settings)  # a missing extra is no error of the run
+    assert not page.exists()
+
+
+def test_without_plotly_the_figures_are_drawn(cli: Cli, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    code, out, err = cli("report", trained)
+    assert code == 0
+    assert "certainty.png" in out
+    assert "report.html was not written" in err
+    assert "pip install 'carp-ssl[explore]'" in err
+    assert_one_line(cli("report", trained, "--out", trained / "page.html"), "pip install 'carp-ssl[explore]'")
+
+
+def test_mistakes_of_several_runs(cli: Cli, trained: Path, tmp_path: Path) -> None:
+    assert_one_line(cli("report", trained, trained, "--out", tmp_path / "a.png"), "several runs", "a.png", ".html")
+    assert_one_line(cli("report", trained, trained, "--epoch", 1), "several runs", "--epoch")
+    with pytest.raises(ConfigError, match="empty list"):
+        carp.report_run([])

@@ -191,7 +191,6 @@ def test_no_copies(cli: Cli, run: Path, flat: Path, tmp_path: Path) -> None:
 
 
 def test_mistakes_of_duplicates(cli: Cli, photos: Path, flat: Path, run: Path, tmp_path: Path) -> None:
-    assert_one_line(cli("duplicates", photos, "--out", tmp_path), "--model is missing")
     assert_one_line(cli("duplicates", photos, "--model", run, "--threshold", 95, "--out", tmp_path), "0 to 1", "95")
     assert_one_line(cli("duplicates", photos, "--model", run, "--threshold", "high", "--out", tmp_path), "high")
     assert_one_line(cli("duplicates", tmp_path / "none", "--model", run, "--out", tmp_path), "none")

@@ -100,7 +100,7 @@ def test_every_setting_is_described_and_every_group_begins_with_one() -> None:
 
 
 def test_auto_is_replaced_by_the_rule_and_given_values_win() -> None:
-    auto = dict.fromkeys(("epochs", "batch_size", "num_prototypes", "block_size"), "auto")
+    auto = dict.fromkeys(("epochs", "batch_size", "num_prototypes", "block_size", "held_out"), "auto")
     config, sizes = resolve(auto, num_images=5000), sizes_for(5000)
     assert {key: getattr(config, key) for key in auto} == sizes.model_dump()
     assert resolve({**auto, "epochs": 3}, num_images=5000).epochs == 3
@@ -164,6 +164,7 @@ def test_differences_names_every_key_that_changes_what_is_computed() -> None:
 @pytest.mark.parametrize("key", sorted(FREE_KEYS - {"reading"}))  # test_readings.py
 def test_free_keys_make_no_difference(key: str) -> None:
     other = {
+        "start": "lite0",
         "source": "folder",
         "root": "elsewhere",
         "download": True,
@@ -172,6 +173,7 @@ def test_free_keys_make_no_difference(key: str) -> None:
         "deterministic": True,
         "workers": 5,
         "tensorboard": True,
+        "report": False,
         "checkpoint_steps": 7,
         "checkpoint_minutes": 3.5,
         "keep_checkpoints": 9,

@@ -230,9 +230,9 @@ def test_only_files_with_both_have_branches_and_only_theirs_a_projector(tmp_path
     assert carp.load(tmp_path / "dino-full.pth", "student").branch == "student"
     assert carp.load(tmp_path / "swav.pth").branch == ""
     for branch in ("student", "untrained", "raw pixels"):
-        with pytest.raises(CheckpointError, match=rf"no branch '{branch}', it contains one encoder"):
+        with pytest.raises(CheckpointError, match=rf"no branch '{branch}'; it contains one encoder"):
             carp.load(tmp_path / "swav.pth", branch)
-    with pytest.raises(CheckpointError, match=r"no branch 'untrained', it contains student and teacher"):
+    with pytest.raises(CheckpointError, match=r"no branch 'untrained'; it contains student and teacher"):
         carp.load(tmp_path / "dino-full.pth", "untrained")
     with pytest.raises(ModelError, match="layer='projector'"):
         _ = carp.load(tmp_path / "swav.pth").prototypes

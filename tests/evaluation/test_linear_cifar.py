@@ -13,10 +13,10 @@ from PIL import Image
 from torch import nn
 from torchvision.transforms import v2
 
+from carp.config import IMAGENET_MEAN, IMAGENET_STD
 from carp.encoders.foreign import foreign_encoder
 from carp.evaluation.linear.over_crops import linear_on_images
 from carp.features.extract import extract
-from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
 from carp.images.sources.array import ArraySource
 
 DATA = Path(os.environ.get("CARP_TEST_DATA", "data"))

@@ -419,7 +419,7 @@ def test_images_without_features_are_not_used_and_one_that_is_lost_is_left_out(t
     on_photographs(source, np.arange(60), warn=told.append, progress=lose([1, 2]))
     assert len(told) == 1
     assert told[0].startswith("2 of 59 training images cannot be read and are left out; the first is ")
-    with pytest.raises(BadImagesError, match=r"of 57 training images cannot be read .* put them back and run the same"):
+    with pytest.raises(BadImagesError, match=r"of 57 training images cannot be read .* restore them and run the same"):
         on_photographs(source, np.arange(60), progress=lose(list(range(60))))
 
 

@@ -41,5 +41,5 @@ def test_few_images_have_few_dimensions() -> None:
 
 
 def test_features_of_another_length_are_refused() -> None:
-    with pytest.raises(DataError, match="learned on 12 features per image, received 11"):
+    with pytest.raises(DataError, match="learned from 12 features per image, received 11"):
         fit_whitening(mixed(50)).apply(mixed(9, width=11))

@@ -3,6 +3,7 @@
 import gc
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,6 +94,33 @@ def test_a_kill_at_any_call_of_a_checkpoint_write_changes_nothing(
     assert code == 0
     assert deaths >= 12
     assert_same_run(out, short_run)
+
+
+def test_kills_of_a_run_with_a_start_change_nothing(
+    carp: Server, images: Path, recipe: Path, short_run: Path, tmp_path: Path
+) -> None:
+    """Held-out images, the checkpoint of epoch 0 and the best one included; the start is gone after the first kill."""
+    start = Path(shutil.copytree(short_run, tmp_path / "start"))
+    words = ["train", images, "--recipe", recipe, "--from", start, "epochs=3", "keep_checkpoints=2", "held_out=16"]
+    code, output = carp.run(*words, "--out", tmp_path / "undisturbed")
+    assert code == 0, output
+    out, deaths = tmp_path / "run", 0
+    code, _ = carp.run(*words, "--out", out, die_at=30)  # after the checkpoint of epoch 0
+    assert code == -signal.SIGKILL
+    assert steps_of(out) == [0]
+    shutil.rmtree(start)
+    for call in range(3, 80, 5):
+        code, output = carp.run(*words, "--out", out, die_at=call)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL, output
+        deaths += 1
+    assert code == 0
+    assert deaths >= 4
+    assert_same_run(out, tmp_path / "undisturbed")
+    names = [sorted(p.name for p in (run / "checkpoints").glob("step-*")) for run in (out, tmp_path / "undisturbed")]
+    assert names[0] == names[1]
+    assert sum(name.endswith("-best") for name in names[0]) == 1
 
 
 @pytest.mark.parametrize("call", range(1, 9))

@@ -12,10 +12,10 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from carp.config import IMAGENET_MEAN, IMAGENET_STD
 from carp.errors import CarpError, UnreadableImageError
 from carp.features import scales as module
 from carp.features.scales import THREE_SCALES, extract_scales, thumbnail_size
-from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
 from carp.images.open_source import open_source
 from carp.images.sources.array import ArraySource
 

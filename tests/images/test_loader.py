@@ -13,13 +13,11 @@ import pytest
 import torch
 from PIL import Image
 
-from carp.config import Config
+from carp.config import IMAGENET_MEAN, IMAGENET_STD, Config
 from carp.errors import BadImagesError, DataError
 from carp.images.loading import loader as loader_module
 from carp.images.loading.in_memory import hold_in_memory, is_readable
 from carp.images.loading.loader import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
     PhotoLoader,
     SmallImageLoader,
     make_loader,

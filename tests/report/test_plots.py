@@ -13,7 +13,7 @@ from carp.report import plots
 def test_epochs_are_whole_numbers(epochs: list[int]) -> None:
     figure = pytest.importorskip("matplotlib.figure").Figure()
     axis = figure.subplots()
-    plots._draw_knn(axis, [{"epoch": e, "knn_student": 0.5, "knn_teacher": 0.6} for e in epochs], {})
+    plots._draw_validation(axis, [{"epoch": e, "knn_student": 0.5, "knn_teacher": 0.6} for e in epochs], {})
     figure.canvas.draw()
     ticks = [label.get_text() for label in axis.get_xticklabels()]
     assert ticks
@@ -58,3 +58,18 @@ def test_the_metrics_of_an_older_version_are_drawn_without_them(
     figure = drawn([METRICS[1], METRICS[2], {"step": 9, "health": "healthy"}], monkeypatch, tmp_path)
     assert [line.get_label() for line in figure.axes[1].get_lines()] == ["student (θ)", "teacher (ξ)"]
     assert figure.get_suptitle() == ""
+
+
+@pytest.mark.parametrize("measure", ["knn", "label_free"])
+def test_a_run_with_a_start_shows_it_as_its_baseline(measure: str) -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axis = figure.subplots()
+    lines = [{"epoch": 1, f"{measure}_teacher": 0.5}, {"epoch": 2, f"{measure}_teacher": 0.6}]
+    if measure == "knn":
+        lines = [{**line, "knn_student": 0.4} for line in lines]
+    baselines = plots._baselines([{"step": 0, f"{measure}_start": 0.45}, *lines])
+    assert baselines == {f"{measure}_start": 0.45}
+    plots._draw_validation(axis, lines, baselines)
+    _, labels = axis.get_legend_handles_labels()
+    assert "start, 45.0%" in labels
+    assert ("k-NN" in axis.get_title()) == (measure == "knn")

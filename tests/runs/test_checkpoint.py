@@ -10,7 +10,7 @@ import torch
 
 from carp.errors import CheckpointError
 from carp.runs import checkpoint
-from carp.runs.checkpoint import Checkpoint, is_milestone, list_checkpoints, load, load_newest, save, step_of
+from carp.runs.checkpoint import Checkpoint, is_best, is_milestone, list_checkpoints, load, load_newest, save, step_of
 from tests.helpers import assert_same_bits
 
 TENSORS = {
@@ -215,3 +215,20 @@ def test_a_damaged_milestone_after_the_state_that_is_used_is_removed(tmp_path: P
 def test_a_folder_with_another_name_has_no_step(tmp_path: Path) -> None:
     assert step_of(tmp_path / "step-x") is None
     assert not is_milestone(tmp_path / "step-00000001-epoch-")
+
+
+def test_the_best_checkpoint_is_kept_until_another_takes_its_place(tmp_path: Path) -> None:
+    def write(step: int, *, best: bool = False, milestone: int | None = None) -> list[str]:
+        save(tmp_path, point(step), keep=2, best=best, milestone=milestone)
+        return [path.name for path in list_checkpoints(tmp_path)]
+
+    assert write(0, best=True, milestone=0) == ["step-00000000-epoch-0-best"]
+    write(1)
+    write(2)
+    assert write(3)[0] == "step-00000000-epoch-0-best"
+    assert write(4, best=True) == ["step-00000000-epoch-0", "step-00000003", "step-00000004-best"]
+    write(5)
+    write(6)
+    assert write(7) == ["step-00000000-epoch-0", "step-00000004-best", "step-00000006", "step-00000007"]
+    assert [is_best(path) for path in list_checkpoints(tmp_path)] == [False, True, False, False]
+    assert load(tmp_path / "step-00000004-best").step == 4

@@ -134,9 +134,9 @@ def test_an_epoch_that_is_not_a_number_is_a_mistake(run: Path, given: str) -> No
         carp.load(f"{run}@{given}")
 
 
-@pytest.mark.parametrize("epoch", [0, -1, True, "2", 2.0])
-def test_an_epoch_must_be_a_positive_number(run: Path, epoch: Any) -> None:
-    with pytest.raises(ConfigError, match="epoch must be a whole number of at least 1"):
+@pytest.mark.parametrize("epoch", [-1, True, "2", 2.0])
+def test_an_epoch_must_be_a_whole_number(run: Path, epoch: Any) -> None:
+    with pytest.raises(ConfigError, match="epoch must be a whole number of at least 0"):
         carp.load(run, epoch=epoch)
 
 

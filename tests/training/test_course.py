@@ -146,3 +146,49 @@ def test_imported_weights_are_the_start_of_a_run():
     moved.judge(700, HEALTH)
     assert moved.progress.weight_change == pytest.approx(0.5)
     assert Course(encoder()).tensors() == {}
+
+
+def test_the_best_validation_of_a_run_with_a_start_is_kept_and_saved():
+    course = Course(encoder(), given=True)
+    course.validated(0, {"knn_raw_pixels": 0.9, "knn_start": 0.5})
+    assert course.best == (0, 0.5)
+    assert course.comparison() is None
+    for step, teacher in ((10, 0.4), (20, 0.6), (30, 0.6), (40, 0.55)):
+        course.validated(step, {"knn_student": 0.99, "knn_teacher": teacher})  # the teacher decides
+    assert course.best == (20, 0.6)
+    found = course.comparison()
+    assert (found.measure, found.now, found.start, found.best, found.best_step) == ("k-NN", 0.55, 0.5, 0.6, 20)
+    saved = json.loads(json.dumps(course.state()))
+    again = Course(encoder(), given=True)
+    again.restore(saved, course.tensors())
+    assert again.best == course.best
+    assert again.comparison() == found
+
+
+def test_a_run_without_labels_is_compared_by_its_own_measure():
+    course = Course(encoder(), given=True)
+    course.validated(0, {"label_free_start": 0.3})
+    course.validated(10, {"label_free_teacher": 0.2})
+    assert course.best == (0, 0.3)
+    assert "held-out" in course.comparison().measure
+    assert course.judge(50, HEALTH).verdict is Verdict.WORSE
+
+
+def test_a_run_from_random_weights_has_no_best():
+    course = Course(encoder())
+    course.validated(0, {"knn_raw_pixels": 0.9, "knn_untrained": 0.5})
+    course.validated(10, {"knn_student": 0.8, "knn_teacher": 0.8})
+    assert course.best is None
+    assert course.comparison() is None
+    assert "best" not in course.state()
+
+
+def test_given_weights_are_part_of_the_checkpoints():
+    module = encoder()
+    course = Course(module, given=True)
+    tensors = {name: t.clone() for name, t in course.tensors().items()}
+    move(module, 0.2)
+    again = Course(module, given=True)  # built from the moved weights
+    again.restore(course.state(), tensors)
+    again.judge(50, HEALTH)
+    assert again.progress.weight_change == pytest.approx(0.2, rel=0.01)

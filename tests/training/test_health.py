@@ -10,7 +10,7 @@ import torch
 
 from carp.config import Config
 from carp.model.loss import carp_loss
-from carp.training.health import Diagnosis, Health, Knn, Progress, Verdict, diagnose, measure
+from carp.training.health import Comparison, Diagnosis, Health, Knn, Progress, Verdict, diagnose, measure
 
 WELL = Health(
     uncertainty=0.3,
@@ -359,3 +359,41 @@ def test_certainty_of_student_and_teacher_is_measured_and_changes_no_verdict():
     assert (alone.teacher_certainty, alone.teacher_entropy) == (None, None)
     assert replace(alone, teacher_certainty=found.teacher_certainty, teacher_entropy=found.teacher_entropy) == found
     assert diagnose(replace(WELL, certainty=0.1, entropy=0.9), LEARNING) == diagnose(WELL, LEARNING)
+
+
+# Worse than the start
+
+
+def compared(now, start=0.467, best=None, step=0):
+    return Comparison("k-NN", now, start, best=best or max(now, start), best_step=step)
+
+
+@pytest.mark.parametrize("measure", ["k-NN", "recognition of views of held-out images"])
+def test_a_run_that_falls_behind_its_start_is_worse(measure):
+    progress = replace(LEARNING, comparison=replace(compared(0.395), measure=measure))
+    found = diagnose(WELL, progress)
+    assert found.verdict is Verdict.WORSE
+    assert measure in found.cause
+    assert "39.5%" in found.cause
+    assert "46.7%" in found.cause
+    assert "lr" in found.remedy
+    assert "the start itself" in found.remedy
+    later = diagnose(WELL, replace(LEARNING, comparison=compared(0.395, best=0.5, step=120)))
+    assert "step 120" in later.remedy
+
+
+def test_a_run_at_or_above_its_start_is_not_worse():
+    for now in (0.9, 0.467, 0.465):  # the last is within the noise
+        assert diagnose(WELL, replace(LEARNING, comparison=compared(now))).verdict is Verdict.HEALTHY
+
+
+def test_few_steps_are_enough_to_be_worse_and_a_collapse_comes_first():
+    assert diagnose(WELL, replace(LEARNING, steps=3, comparison=compared(0.2))).verdict is Verdict.WORSE
+    assert diagnose(replace(WELL, imbalance=0.95), replace(LEARNING, comparison=compared(0.2))).verdict is (
+        Verdict.COLLAPSED
+    )
+
+
+def test_large_steps_are_named_as_the_reason_to_be_worse():
+    progress = replace(LEARNING, weight_change=2.0, comparison=compared(0.2))
+    assert "too large" in diagnose(WELL, progress).remedy

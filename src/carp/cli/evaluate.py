@@ -185,12 +185,15 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
     extraction = FeatureOptions(**{key: given[key] for key in OPTIONS[first.needs]})
     options.check_model(model)
     options.check_data(data, test)
-    if model is None and out is None:
-        out = Path()
     from carp.encoders.model_argument import is_weights
     from carp.evaluation.runner import RESULTS, run_protocols
-    from carp.evaluation.workspace import output_folder
+    from carp.evaluation.workspace import model_for, output_folder
 
+    if first.needs != "boxes":
+        found = model_for(model, data, lambda line: say(line, err=True) if options.is_first_process() else None)
+        model = None if found is None else str(found)
+    if model is None and out is None:
+        out = Path()
     if baselines and model is not None and is_weights(model):
         raise ConfigError(
             f"--baselines needs a run, because it evaluates the encoder that the run started from, received weights "

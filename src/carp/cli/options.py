@@ -30,12 +30,16 @@ WITH_SETTINGS = {"ignore_unknown_options": True}
 
 Branches = Annotated[
     list[str] | None,
-    typer.Option("--branch", help="Encoder of a run: teacher, student, untrained, raw pixels; can be repeated."),
+    typer.Option(
+        "--branch",
+        help="Encoder of a run: teacher, student, untrained, raw pixels; can be repeated. teacher@last: of the newest "
+        "checkpoint, where a run with a start uses its best one.",
+    ),
 ]
 Epoch = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Use the run as it was at the end of this epoch, like RUN@25. Default: the newest checkpoint."
+        min=0, help="Use the run as it was at the end of this epoch, like RUN@25. Default: the newest checkpoint."
     ),
 ]
 Epochs = Annotated[
@@ -146,17 +150,23 @@ def parse_epochs(model: str | None, words: Iterable[str] | None) -> list[int]:
             )
         return found
     for word in given:
-        if not word.isdecimal() or int(word) < 1:
-            raise ConfigError(f"--epoch must be a whole number of at least 1, or all, received '{word}'.")
+        if not word.isdecimal():
+            raise ConfigError(f"--epoch must be a whole number of at least 0, or all, received '{word}'.")
     return list(dict.fromkeys(map(int, given)))
 
 
 def check_model(model: str | None) -> None:
     """Raise if a model does not exist, before anything slow is imported; `METHOD:FILE` is checked later."""
-    if model is not None and ":" not in model and not split_epoch(Path(model).expanduser())[0].exists():
+    if model is None or ":" in model:
+        return
+    from carp.encoders.packaged import PACKAGED, packaged
+
+    if row := packaged(model):
+        row.path()
+    elif not split_epoch(Path(model).expanduser())[0].exists():
         raise CheckpointError(
-            f"there is no folder or file {model}. Give the --out folder of `carp train`, or a weights file "
-            "(`carp weights` lists the formats)."
+            f"there is no folder or file {model}.{nearest(model, PACKAGED)} Give the --out folder of `carp train`, or "
+            "weights (`carp weights` lists the formats)."
         )
 
 

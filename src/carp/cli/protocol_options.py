@@ -56,9 +56,12 @@ def parameters_of(protocols: Sequence[type[AnyProtocol]]) -> list[inspect.Parame
             hidden=several,
         ),
     ]
-    stored = " Not needed if --data and --test are folders written by `carp embed`." * (first.needs == "features")
+    default = "" if first.needs == "boxes" else " Default: lite0."
+    if first.needs == "features":
+        default += " Not needed if --data and --test are folders written by `carp embed`."
     model = Annotated[
-        str | None, typer.Argument(help=f"Run folder, or weights: FILE or METHOD:FILE (`carp weights`).{stored}")
+        str | None,
+        typer.Argument(help=f"Run folder, or weights: FILE, METHOD:FILE or a name (docs/weights.md).{default}"),
     ]
     data = Annotated[str, typer.Option("--data", "--database", help=_DATA[first.needs])]
     found: dict[str, tuple[Any, Any]] = {"model": (model, None), "words": (words, None), "data": (data, "")}

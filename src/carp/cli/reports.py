@@ -66,26 +66,32 @@ def _table(
 
 @app.command("report")
 def _report(
-    run: Annotated[str, typer.Argument(help="Run folder, or RUN@25.")],
+    run: Annotated[list[str], typer.Argument(help="Run folder, or RUN@25; several are shown side by side.")],
     data: Annotated[
         str | None,
-        typer.Option(help="Images for the figures usage and partitions: a folder or any other source (docs/data.md)."),
+        typer.Option(help="A folder of images or any other source (docs/data.md), for everything that shows images."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for one PNG per figure, or a .png file for all. Default: the sub-folder report."),
+        typer.Option(
+            help="Folder for the page and one PNG per figure, a .html file for the page alone, or a .png file for all "
+            "figures. Default: the sub-folder report of the run."
+        ),
     ] = None,
     epoch: options.Epochs = None,
-    limit: Annotated[int, typer.Option(min=1, help="Use at most this many images, chosen at random.")] = 2000,
+    limit: Annotated[int, typer.Option(min=1, help="Embed at most this many images, chosen at random.")] = 2000,
     images: Annotated[int, typer.Option(min=1, max=100, help="Number of images drawn with their partitions.")] = 3,
     root: Annotated[Path | None, typer.Option(help="Folder of torchvision's datasets.")] = None,
     download: Annotated[bool, typer.Option("--download", help="Let torchvision download missing datasets.")] = False,
     device: options.Device = "auto",
 ) -> None:
-    """Draw figures about a run: certainty of assignments, use of prototypes, images in random partitions."""
-    options.check_model(run)
+    """Write a self-contained page about a run, or several side by side: curves, diagnosis, a map of the images,
+    prototypes, neighbours; and figures as PNG.
+    """  # noqa: D205 - Typer shows the whole text
+    for each in run:
+        options.check_model(each)
     options.check_data(data)
-    epochs = options.parse_epochs(run, epoch)
+    epochs = options.parse_epochs(run[0], epoch)
     from carp.commands.report_run import report_run
 
     drawn = report_run(
@@ -103,7 +109,7 @@ def _report(
     for note in drawn.notes:
         say(f"note: {note}", err=True)
     for path in dict.fromkeys(drawn.files.values()):
-        say(f"figure: {path}")
+        say(f"{'page' if path == drawn.files.get('page') else 'figure'}: {path}")
 
 
 @app.command("weights")

@@ -1,4 +1,4 @@
-"""Put an encoder to use: `carp embed`, `index`, `search`, `duplicates`, `export`."""
+"""Put an encoder to use: `carp embed`, `index`, `search`, `duplicates`, `cluster`, `label`, `export`."""
 
 import json
 from pathlib import Path
@@ -12,14 +12,31 @@ from carp.cli.model_options import with_model_options
 from carp.cli.output import say
 from carp.features.feature_options import FeatureOptions
 
+_Model = Annotated[
+    str | None,
+    typer.Option(
+        help="Run folder, or weights: FILE, METHOD:FILE or a name (docs/weights.md). Default: the stored "
+        "--features, or lite0."
+    ),
+]
+_Features = Annotated[
+    Path | None,
+    typer.Option(help="Folder with the features of these images. Default: the sub-folder features of --out."),
+]
+
 
 @app.command("embed")
 @with_model_options
 def _embed(
-    model: Annotated[str, typer.Argument(help="Run folder, RUN@25, or weights: FILE or METHOD:FILE (`carp weights`).")],
     data: Annotated[str, typer.Option(help="Folder of images or any other source (docs/data.md), labelled or not.")],
     out: Annotated[Path, typer.Option(help="Folder for the features; rerun the same command to resume.")],
     features: FeatureOptions,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="Run folder, RUN@25, or weights: FILE, METHOD:FILE or a name (docs/weights.md). Default: lite0."
+        ),
+    ] = None,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,
     format: Annotated[
@@ -103,19 +120,14 @@ def _search(
 def _duplicates(
     data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
     extraction: FeatureOptions,
-    model: Annotated[
-        str | None, typer.Option(help="Run folder, or weights: FILE or METHOD:FILE. Not needed with stored --features.")
-    ] = None,
+    model: _Model = None,
     out: Annotated[Path, typer.Option(help="Folder for duplicates.html, duplicates.json and the features.")] = Path(
         "duplicates"
     ),
     threshold: Annotated[
         str, typer.Option(help="Minimum similarity of copies, from 0 to 1; auto derives it from the images.")
     ] = "auto",
-    features: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the features of these images. Default: the sub-folder features of --out."),
-    ] = None,
+    features: _Features = None,
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,
     remove_list: Annotated[
@@ -144,6 +156,94 @@ def _duplicates(
     if remove_list is not None:
         typer.echo(f"files to remove: {remove_list}   ({found.surplus:,} files; look at the page first)")
     say(f"page: {out / 'duplicates.html'}   list: {out / 'duplicates.json'}   (nothing was deleted)")
+
+
+@app.command("cluster")
+@with_model_options
+def _cluster(
+    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
+    extraction: FeatureOptions,
+    model: _Model = None,
+    clusters: Annotated[
+        str,
+        typer.Option(
+            help="Number of clusters; auto derives it from the images, prototypes takes those of the run.",
+            autocompletion=completion.one_of("auto", "prototypes"),
+        ),
+    ] = "auto",
+    out: Annotated[Path, typer.Option(help="Folder for the table, the page and the features.")] = Path("clusters"),
+    folders: Annotated[
+        bool, typer.Option("--folders", help="Also write a folder of links per cluster; nothing is copied or moved.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of k-means.")] = 0,
+    features: _Features = None,
+    branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+    epoch: options.Epoch = None,
+) -> None:
+    """Assign every image to a cluster: a table, and a page with the images of every cluster."""
+    options.check_model(model)
+    options.check_data(data)
+    from carp.commands.cluster import cluster
+
+    found = cluster(
+        data,
+        model,
+        clusters=clusters,
+        out=out,
+        folders=folders,
+        seed=seed,
+        features=features,
+        branch=branch,
+        epoch=epoch,
+        quiet=False,
+        **extraction.model_dump(),
+    )
+    say(f"{len(found.names):,} clusters of {len(found.places):,} images. {found.method}")
+    for note in found.notes:
+        say(f"note: {note}", err=True)
+    say(f"page: {out / 'clusters.html'}   table: {out / 'clusters.csv'}")
+    if folders:
+        say(f"folders: {out / 'folders'}")
+
+
+@app.command("label")
+@with_model_options
+def _label(
+    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
+    extraction: FeatureOptions,
+    labels: Annotated[
+        str, typer.Option(help="A few labelled images: a .csv file (path, label), or a folder with sub-folders.")
+    ],
+    model: _Model = None,
+    out: Annotated[Path, typer.Option(help="Folder for the tables, the page and the features.")] = Path("labels"),
+    suggest: Annotated[int, typer.Option(min=0, help="Number of images to suggest for labelling.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the held-out labels and of the classifiers.")] = 0,
+    features: _Features = None,
+    branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+    epoch: options.Epoch = None,
+) -> None:
+    """Predict the labels of all images from those of a few, and say which images to label next."""
+    options.check_model(model)
+    options.check_data(data, labels)
+    from carp.commands.label import label
+
+    found = label(
+        data,
+        labels,
+        model,
+        out=out,
+        suggest=suggest,
+        seed=seed,
+        features=features,
+        branch=branch,
+        epoch=epoch,
+        quiet=False,
+        **extraction.model_dump(),
+    )
+    say(f"{found.given:,} labels given, {len(found.places):,} images. {found.method}")
+    if found.doubtful:
+        say(f"{len(found.doubtful):,} given labels look wrong: {out / 'doubtful.csv'}")
+    say(f"page: {out / 'labels.html'}   table: {out / 'labels.csv'}   label next: {out / 'suggestions.csv'}")
 
 
 @app.command("export")

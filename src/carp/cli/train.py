@@ -34,6 +34,14 @@ def _train(
             help="Recipe name (`carp recipes`) or YAML file. Default: folder.", autocompletion=completion.recipes
         ),
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="Weights to start from: a run folder, or FILE, METHOD:FILE, timm:NAME:FILE, hf:OWNER/NAME or a name "
+            "such as lite0 (docs/weights.md). The encoder follows from them.",
+        ),
+    ] = None,
     val: Annotated[
         str | None,
         typer.Option(help="Labelled images, to measure the k-NN accuracy of student and teacher during training."),
@@ -59,6 +67,8 @@ def _train(
     overrides = parse(context, [*([data] if data.startswith("-") else []), *(settings or [])])
     if val is not None:
         overrides["validation"] = val
+    if start is not None:
+        overrides["start"] = start
     if not dry_run and out is None:
         raise ConfigError("--out is missing. Give a folder for the run, e.g. --out runs/first.")
     if dry_run or out is None:
@@ -81,7 +91,8 @@ def _train(
 
         if minutes is not None:
             raise ConfigError("--minutes measures the time of one process. Set epochs instead, or leave out --procs.")
-        options = [word for name, value in (("--recipe", recipe), ("--val", val)) if value for word in (name, value)]
+        given = {"--recipe": recipe, "--val": val, "--from": start}
+        options = [word for name, value in given.items() if value for word in (name, value)]
         words = ["train", data, *(settings or []), "--out", str(out), *options]
         raise SystemExit(launch(words, processes=procs))  # they have printed the outcome
     from carp.commands.train import train
@@ -89,7 +100,9 @@ def _train(
     run = train(data, out, recipe, minutes=minutes, **overrides)
     if not is_first_process():
         return
-    say(f"run: {run.folder}   plot: {run.folder / 'plots.png'}")
+    page = run.folder / "report" / "report.html"
+    shown = f"   report: {page}" if page.exists() else ""
+    say(f"run: {run.folder}   plot: {run.folder / 'plots.png'}{shown}")
     folder = str(run.folder)
     say(f"next: carp eval knn {shlex.quote(folder)} --data LABELLED_FOLDER   or in Python: carp.load({folder!r})")
 

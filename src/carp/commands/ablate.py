@@ -101,7 +101,7 @@ def ablate(
         start, resumed_at, ended_by = time.monotonic(), newest_step(place), None
         settings = {**common, **job.point.settings, "seed": job.seed}
         try:
-            train(images.train, place, recipe, quiet=quiet, **settings)
+            train(images.train, place, recipe, quiet=quiet, **{"report": False, **settings})
         except EARLY_ENDS as early:
             ended_by = early
             display.warn(f"{job.title}: {early}")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from carp.config import DataSettings, LoaderSettings, resolve_part
-from carp.config.recipe import read_settings
 from carp.console.progress import Display
+from carp.encoders.starting_point import settings_with_start
 from carp.errors import ConfigError, DataError, StorageError
 from carp.images.decoding.decode import pixel_limit
 from carp.images.inspect.data_check import DataCheck
@@ -40,7 +40,7 @@ def check_data(
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, received {limit}. Leave it out to check all images.")
     display = Display(quiet=quiet)
-    values = read_settings(recipe, overrides)
+    values = settings_with_start(recipe, overrides)
     where = resolve_part(DataSettings, values)
     source = open_images(data, display, kind=where.source, root=where.root, download=where.download)
     config = resolve_part(LoaderSettings, values, num_images=len(source))

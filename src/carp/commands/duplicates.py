@@ -4,17 +4,14 @@ import json
 from pathlib import Path
 
 from carp.console.progress import Display
-from carp.encoders.load import load_encoder
-from carp.encoders.take_features import open_images, take_features
+from carp.encoders.take_features import images_and_features
 from carp.errors import ConfigError, DataError
 from carp.features.feature_options import ENCODER, FeatureOptions, Precision
-from carp.features.store import Store, is_store, open_store
 from carp.features.stored_images import StoredImages
 from carp.files.atomic import write_atomic
 from carp.files.outputs import check_output_folder
 from carp.images.inspect.identical import first_identical
-from carp.images.open_source import open_source
-from carp.images.source import Openable, Source
+from carp.images.source import Openable
 from carp.images.views.interpolation import Interpolation
 from carp.report.pages.copies_page import write_copies_page
 from carp.report.pages.remove_list import check_remove_list, write_remove_list
@@ -53,7 +50,8 @@ def duplicates(
 
     Args:
         data: A folder of images or any other source (docs/data.md).
-        model: A run folder, `RUN@25`, or weights: FILE or METHOD:FILE. None if `features` are stored already.
+        model: A run folder, `RUN@25`, or weights: FILE, METHOD:FILE or a name (docs/weights.md). None is the stored
+            `features`, or `lite0` if there are none.
         out: Folder for duplicates.html, duplicates.json, and the features unless `features` is given.
         threshold: Minimum similarity of copies, from 0 to 1; `auto` chooses it from the images (docs/search.md).
         features: Folder of the features of these images; they are extracted into it if it has none yet.
@@ -92,16 +90,8 @@ def duplicates(
     least, folder = _threshold(threshold), Path(out)
     check_output_folder(folder)
     stored = Path(features) if features is not None else folder / FEATURES
-    if model is None and not is_store(stored):
-        raise ConfigError("--model is missing. Give a run folder or weights, or the stored --features of these images.")
     display = Display(quiet=quiet)
-    if model is None:
-        source = open_source(data, root=root, download=download)
-        store = _opened(stored, source)
-    else:
-        encoder = load_encoder(model, branch, options)
-        source = open_images(data, encoder, options, display)
-        store = take_features(encoder, source, stored, options, display)
+    source, store = images_and_features(data, model, stored, branch=branch, options=options, display=display)
     with display.counting("comparing bytes", len(store.features)) as progress:
         firsts = first_identical(source, store.image_of_row(), progress)
     with display.counting("comparing features", len(store.features)) as progress:
@@ -140,11 +130,3 @@ def _threshold(given: float | str) -> float | None:
     if not 0 <= value <= 1:
         raise ConfigError(f"threshold must be auto or a similarity from 0 to 1, received {given}.")
     return value
-
-
-def _opened(folder: Path, source: Source) -> Store:
-    store = open_store(folder)
-    if store.origin.data["fingerprint"] != source.fingerprint:
-        name = store.origin.data["name"]
-        raise DataError(f"{folder} contains the features of {name}, not of {source.name}. Give --model to embed these.")
-    return store

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from carp.compute import distributed
 from carp.console.progress import Display
 from carp.encoders.load import load_encoder
+from carp.encoders.packaged import or_default
 from carp.encoders.take_features import open_images, take_features
 from carp.errors import ConfigError, nearest
 from carp.features.feature_options import ENCODER, FeatureOptions, Precision
@@ -21,7 +22,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def embed(
-    model: str | Path,
+    model: str | Path | None,
     data: Openable,
     out: str | Path,
     *,
@@ -45,8 +46,8 @@ def embed(
     Under torchrun every process calls this, and they share the work.
 
     Args:
-        model: A run folder, `RUN@25` for the run at the end of epoch 25, or weights of another method: FILE or
-            METHOD:FILE (`carp weights`).
+        model: A run folder, `RUN@25` for the run at the end of epoch 25, or weights: FILE, METHOD:FILE or a name
+            (docs/weights.md). None is `lite0`, if it is installed.
         data: A folder of images or any other source (docs/data.md), labelled or not.
         out: The folder for the features.
         branch: Encoder of a run: `teacher` or `student`.
@@ -84,7 +85,7 @@ def embed(
     if format == "parquet":
         require_pyarrow("--format parquet")  # before hours of encoding
     display = Display(quiet=quiet or distributed.rank() > 0)
-    encoder = load_encoder(model, branch, options)
+    encoder = load_encoder(or_default(model, display.say), branch, options)
     source = open_images(data, encoder, options, display)
     store = take_features(encoder, source, Path(out), options, display)
     if format != "npy" and distributed.rank() == 0:

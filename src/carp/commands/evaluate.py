@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+from carp.console.progress import Display
 from carp.errors import ConfigError
 from carp.evaluation.protocol import OPTIONS, AnyProtocol
 from carp.evaluation.protocols import find_protocol
 from carp.evaluation.result import Result
 from carp.evaluation.runner import run_protocols
+from carp.evaluation.workspace import model_for
 from carp.features.feature_options import ENCODER, FeatureOptions, Precision
 from carp.features.store import Store
 from carp.images.source import Openable
@@ -42,8 +44,8 @@ def evaluate(
 
     Args:
         protocol: `carp eval --help` lists the protocols, docs/protocols.md describes them.
-        model: A run folder, `RUN@25`, or weights of another method (`swav:FILE`; `carp weights`); None if `data` and
-            `test` are folders that `embed` wrote.
+        model: A run folder, `RUN@25`, or weights (`swav:FILE`, `lite0`; docs/weights.md). None if `data` and `test`
+            are folders that `embed` wrote; otherwise None is `lite0`, if it is installed.
         data: Labelled images to train on (for k-NN, to search in), or their stored features. A published dataset
             (`dataset:pets`) has its own test images. Some protocols take other data: a database of images to search,
             a folder of altered copies, or a folder with boxes.
@@ -84,6 +86,8 @@ def evaluate(
     if "test" in chosen.settings_type.model_fields and test is not None:
         settings, test = {"test": test, **settings}, None
     _refuse_unused(chosen, options, test)
+    if chosen.needs != "boxes":
+        model = model_for(model, data, Display(quiet=quiet).say)
     results, _ = run_protocols(
         [chosen(chosen.settings_type(**settings))],
         model,

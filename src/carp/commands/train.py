@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from carp.commands.report_run import PAGE, report_run
 from carp.compute import distributed
 from carp.compute.device import deterministic
 from carp.config import Config
 from carp.console.quantities import counted
-from carp.errors import ConfigError, DataError, MissingExtraError
+from carp.encoders.starting_point import read_start
+from carp.errors import CarpError, CheckpointError, ConfigError, DataError, MissingExtraError
+from carp.evaluation.label_free import LabelFreeValidation
 from carp.evaluation.validation import Validation
 from carp.files.outputs import check_output_folder
 from carp.images.decoding.decode import pixel_limit
@@ -21,14 +25,20 @@ from carp.images.loading.loader import make_loader
 from carp.images.loading.quarantine import Misses, Quarantine
 from carp.images.open_source import open_images
 from carp.images.source import Openable, Source
+from carp.images.sources.subset import held_out
 from carp.report.plots import plot_run
 from carp.runs.metrics_log import read_metrics
-from carp.runs.run_folder import INDEX, QUARANTINE, Run, held_run, open_run
+from carp.runs.run_folder import INDEX, QUARANTINE, Run, config_of, held_run, open_run
 from carp.training.display import TrainingDisplay
 from carp.training.loop import Training
 from carp.training.planning.run_check import check_run
 from carp.training.planning.time_budget import fit_into
 from carp.training.preparation import open_for_training
+
+_NOT_COMPARED = (
+    "this run is not compared with its start, as there are too few images to hold some out. Give labelled images with "
+    "--val, or set held_out."
+)
 
 
 def train(
@@ -37,6 +47,7 @@ def train(
     recipe: str | Path | None = None,
     *,
     minutes: float | None = None,
+    start: str | Path | None = None,
     quiet: bool = False,
     **overrides: Any,
 ) -> Run:
@@ -50,6 +61,8 @@ def train(
         out: The run folder.
         recipe: Name of a recipe, or a YAML file; `folder` if None.
         minutes: Time for training: as many epochs as fit into it, at most those of the recipe.
+        start: Weights to start from: a run folder, or weights in any form (docs/weights.md). The encoder and its images
+            follow from them. None starts from random weights, unless the recipe names a start.
         quiet: Print nothing.
         **overrides: Any setting of the configuration, as in `key=value` on the command line.
 
@@ -58,7 +71,10 @@ def train(
     """
     folder, display = Path(out), TrainingDisplay(quiet=quiet or not distributed.is_first())
     check_output_folder(folder)
+    overrides |= {} if start is None else {"start": str(start)}
     config, source, device = open_for_training(data, recipe, overrides, display, folder)
+    whole = source
+    source, others = held_out(source, config.held_out, seed=config.seed)
     check_run(config, source, device)
     if minutes is not None:
         if "epochs" in overrides:
@@ -67,7 +83,7 @@ def train(
                 f"epochs={overrides['epochs']}. Leave out one of them."
             )
         config = fit_into(minutes, config, source, device, folder, display)
-    with held_run(folder, config, source), pixel_limit(config.max_image_pixels), deterministic(config.deterministic):
+    with held_run(folder, config, whole), pixel_limit(config.max_image_pixels), deterministic(config.deterministic):
         if note := advice(source, config):
             display.warn(note)
         quarantine = Quarantine(
@@ -77,24 +93,41 @@ def train(
             writes=distributed.is_first(),
             warn=display.warn,
         )
-        source = _in_memory_if_small(source, config, display, quarantine.add)
-        training = Training(config, make_loader(source, config, quarantine), folder, device, display)
-        if training.step == training.schedules.num_steps:
+        stored, source = source, _in_memory_if_small(source, config, display, quarantine.add)
+        loader, weights = make_loader(source, config, quarantine), _starting_weights(config, folder)
+        training = Training(config, loader, folder, device, display, start=weights)
+        if finished := training.step == training.schedules.num_steps:
             display.say(f"{folder} is finished: all {training.step} steps are done.")
         else:
-            validate = None
+            validate: Validation | LabelFreeValidation | None = None
             if config.validation is not None:
                 validation = _in_memory_if_small(_open_validation(config, folder, display), config, display)
                 validate = Validation(config, source, validation, device, warn=display.warn)
+            elif config.start is not None and len(others) > 1:
+                validate = LabelFreeValidation(config, _in_memory_if_small(others, config, display), device)
+            elif config.start is not None:
+                display.warn(_NOT_COMPARED)
             display.say(_summary(config, len(source), training, device))
             training.run(validate)
             if summary := quarantine.summary():
                 display.warn(summary)
         if distributed.is_first():
             _plot(folder, config, display)
+        if distributed.is_first() and config.report:
+            _report(folder, stored, config, display, again=not finished)
         distributed.barrier()
     distributed.stop()  # not after an error: the others would see this process leave before its error is printed
     return open_run(folder)
+
+
+def _starting_weights(config: Config, folder: Path) -> dict[str, Tensor] | None:
+    """The encoder's first weights; None if they are random, or if the run has a checkpoint."""
+    if config.start is None or config_of(folder) is not None:
+        return None
+    point = read_start(config.start)
+    if point.digest != config.start_digest:
+        raise CheckpointError(f"{config.start} has changed since this command began. Run it again.")
+    return point.tensors
 
 
 def _in_memory_if_small(
@@ -131,13 +164,29 @@ def _plot(folder: Path, config: Config, display: TrainingDisplay) -> None:
         display.warn(f"plots.png was not drawn: {error}")
 
 
+def _report(folder: Path, source: Source, config: Config, display: TrainingDisplay, *, again: bool) -> None:
+    """Write the page about the run, unless there is one and nothing has been trained since.
+
+    With several processes it shows records alone: embedding images is work that all of them would have to share.
+    """
+    page, alone = folder / "report" / PAGE, distributed.world_size() == 1
+    if page.exists() and not again:
+        return
+    try:
+        report_run(folder, source if alone else None, out=page, device=config.device, quiet=display.console.quiet)
+    except (CarpError, KeyError, TypeError, ValueError) as error:
+        # The run is complete and saved, so this is not an error of the run
+        display.warn(f"report.html was not written: {error}")
+
+
 def _summary(config: Config, num_images: int, training: Training, device: torch.device) -> str:
     """Return one line about the run that is about to start."""
     parameters = sum(p.numel() for p in training.model.student.encoder.parameters())
     threads = f" with {counted(training.threads.current, 'thread')}" if device.type == "cpu" else ""
     if distributed.world_size() > 1:
         threads += f", {distributed.world_size()} processes"
+    start = "" if config.start is None else f" from {config.start}"
     return (
-        f"{counted(num_images, 'image')}, {config.encoder} ({parameters / 1e6:.3g} M parameters), "
+        f"{counted(num_images, 'image')}, {config.encoder} ({parameters / 1e6:.3g} M parameters){start}, "
         f"{counted(training.schedules.num_steps, 'step')} in {counted(config.epochs, 'epoch')}, {device}{threads}"
     )

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from carp.config import DataSettings, LoaderSettings, resolve_part
-from carp.config.recipe import read_settings
 from carp.console.progress import Display
+from carp.encoders.starting_point import settings_with_start
 from carp.errors import ConfigError, UnreadableImageError
 from carp.files.outputs import check_output_file
 from carp.images.decoding.decode import pixel_limit
@@ -44,7 +44,7 @@ def views(
     if Path(out).suffix.lower() != ".png":
         raise ConfigError(f"the sheet is a PNG: --out must end in .png, received {out}.")
     check_output_file(out)
-    display, values = Display(), read_settings(recipe, overrides)
+    display, values = Display(), settings_with_start(recipe, overrides)
     where = resolve_part(DataSettings, values)
     source = open_images(_one_image(data) or data, display, kind=where.source, root=where.root, download=where.download)
     config = resolve_part(LoaderSettings, values, num_images=len(source))

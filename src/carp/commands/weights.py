@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
-from carp.encoders.foreign import BY_NAME, METHODS, ForeignWeights, Method, read_foreign
+from carp.encoders.foreign import METHODS, ForeignWeights, Method, read_foreign
+from carp.encoders.foreign.named_row import is_timm_folder
+from carp.encoders.model_argument import split_weights
 from carp.encoders.read_export import CarpExport, read_own
 from carp.report.weights_list import num_parameters, published_numbers
 
@@ -70,7 +72,7 @@ def weights(file: str | Path | None = None) -> list[ListedWeights] | WeightsFile
     Nothing in a file is ever executed.
 
     Args:
-        file: A checkpoint, FILE or METHOD:FILE; None lists all methods.
+        file: A checkpoint, FILE or METHOD:FILE, or another form of weights (docs/weights.md); None lists all methods.
 
     Returns:
         One entry per method, or a description of the file: its method, its network, and the tensors that are not used.
@@ -81,11 +83,13 @@ def weights(file: str | Path | None = None) -> list[ListedWeights] | WeightsFile
 
 
 def _read(file: str) -> ForeignWeights | CarpExport:
-    """`NAME:FILE`, or a file alone; a colon may belong to the path."""
+    """Read weights in any of their forms; a colon may belong to the path."""
     name, colon, path = file.partition(":")
-    if colon and not Path(file).exists() and (name in BY_NAME or "/" not in name):
-        return read_foreign(path, name)
-    own = read_own(Path(file))
+    method, place = split_weights(file)
+    if colon and method is None and not Path(file).exists() and "/" not in name and not place.exists():
+        return read_foreign(path, name)  # the error says what is wrong with the name
+    place = place.expanduser()
+    own = None if method or is_timm_folder(place) else read_own(place)
     if own is not None and own.method is None:
         return own
-    return read_foreign(file, own.method if own else None)
+    return read_foreign(place, method or (own.method if own else None))

@@ -9,7 +9,7 @@ plain values only. (`micro_batch: auto` depends on the machine, so `carp train` 
 from carp.config.auto_sizes import Sizes, sizes_for
 from carp.config.batch_settings import BatchSettings, LengthSettings
 from carp.config.device_settings import DeviceSettings, ProcessSettings
-from carp.config.field_types import MAX_IMAGE_PIXELS, SMALL_IMAGE
+from carp.config.field_types import IMAGENET_MEAN, IMAGENET_STD, MAX_IMAGE_PIXELS, SMALL_IMAGE
 from carp.config.image_settings import (
     DataSettings,
     DecodingSettings,
@@ -24,10 +24,13 @@ from carp.config.readings import READINGS, ReadingSettings
 from carp.config.resolve import check_keys, form_of, resolve, resolve_part
 from carp.config.run_config import FREE_KEYS, GROUPS, METRICS_KEYS, Config, decisive, differences
 from carp.config.run_settings import RunSettings
+from carp.config.start_settings import StartSettings
 
 __all__ = [
     "FREE_KEYS",
     "GROUPS",
+    "IMAGENET_MEAN",
+    "IMAGENET_STD",
     "MAX_IMAGE_PIXELS",
     "METRICS_KEYS",
     "READINGS",
@@ -50,6 +53,7 @@ __all__ = [
     "RunSettings",
     "SizeSettings",
     "Sizes",
+    "StartSettings",
     "ViewSettings",
     "check_block_size",
     "check_keys",

@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel
 
+_ENOUGH_TO_HOLD_OUT = 300  # images
+
 
 class Sizes(BaseModel):
     """The settings that depend on the number of images where a recipe has `auto`."""
@@ -10,6 +12,7 @@ class Sizes(BaseModel):
     batch_size: int
     num_prototypes: int
     block_size: int
+    held_out: int
 
 
 def sizes_for(num_images: int) -> Sizes:
@@ -20,6 +23,7 @@ def sizes_for(num_images: int) -> Sizes:
     - num_prototypes: a power of two near half the number of images, from 256 to 65,536 (the paper over-clusters).
     - block_size: the batch size, or the power of two below it: a block's mean assignment is estimated from the batch,
       and the larger the block, the less certain the assignments may be (docs/decisions/0005).
+    - held_out: a tenth of the images, at most 500; none if there are fewer than 300, too few to compare.
     """
     batch_size = min(256, max(16, _power_of_two(num_images // 8)), max(2, num_images))
     return Sizes(
@@ -27,6 +31,7 @@ def sizes_for(num_images: int) -> Sizes:
         batch_size=batch_size,
         num_prototypes=min(65_536, max(256, _power_of_two(num_images // 2))),
         block_size=_power_of_two(batch_size),
+        held_out=min(500, num_images // 10) if num_images >= _ENOUGH_TO_HOLD_OUT else 0,
     )
 
 

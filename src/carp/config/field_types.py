@@ -8,6 +8,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 MAX_IMAGE_PIXELS = 200_000_000  # the largest sensors; 600 MB once decoded
 SMALL_IMAGE = 64  # up to this side: a small stem, images held in memory, views rendered one batch at a time
 
+IMAGENET_MEAN: tuple[float, float, float] = (0.485, 0.456, 0.406)
+IMAGENET_STD: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
 # Bounds far beyond any useful value, so that a typing mistake is caught before it causes an overflow
 MOST_STEPS = 1_000_000_000
 MOST_EPOCHS = 1_000_000
@@ -42,7 +45,11 @@ PerView = Annotated[tuple[Probability, Probability, Probability], Form("[first g
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Range = Annotated[tuple[Fraction, Fraction], Form("[low, high]")]
 
+PositiveFactor = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
 NonNegative = Annotated[float, Field(ge=0, le=LARGEST_FACTOR)]
 _SCHEDULE = Form("one number or [start, end]")
 Schedule = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(_start_and_end), _SCHEDULE]
 MomentumSchedule = Annotated[tuple[Probability, Probability], BeforeValidator(_start_and_end), _SCHEDULE]
+_COLOURS = Form("three numbers, [red, green, blue]")
+Mean = Annotated[tuple[Probability, Probability, Probability], _COLOURS]
+Deviation = Annotated[tuple[PositiveFactor, PositiveFactor, PositiveFactor], _COLOURS]

@@ -1,16 +1,20 @@
 """Settings of images and views: where images come from, how they are decoded, which views are drawn."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from carp.config.batch_settings import BatchSettings
 from carp.config.device_settings import DeviceSettings
 from carp.config.field_types import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     LARGEST_SIDE,
     MAX_IMAGE_PIXELS,
     MOST_STEPS,
     SMALL_IMAGE,
+    Deviation,
+    Mean,
     PerView,
     Probability,
     Range,
@@ -64,6 +68,12 @@ class ViewSettings(SizeSettings):
     grey: Probability = Field(0.2, description="Probability that a view is converted to grey.")
     blur: PerView = Field((1.0, 0.1, 0.5), description="Probability of blur.")
     solarise: PerView = Field((0.0, 0.2, 0.0), description="Probability that bright pixels are inverted.")
+
+    interpolation: Literal["bicubic", "bilinear"] = Field(
+        "bicubic", description="How images are resized: bicubic or bilinear, both with antialiasing."
+    )
+    mean: Mean = Field(IMAGENET_MEAN, description="Mean of every colour, subtracted from pixels between 0 and 1.")
+    deviation: Deviation = Field(IMAGENET_STD, description="Standard deviation of every colour, which divides them.")
 
     @model_validator(mode="after")
     def _scales_are_ranges(self) -> Self:

@@ -15,6 +15,7 @@ from carp.config.model_settings import EncoderSettings, HeadSettings, ModelSetti
 from carp.config.optimiser_settings import OptimisationSettings, OptimiserSettings
 from carp.config.readings import ReadingSettings
 from carp.config.run_settings import RunSettings
+from carp.config.start_settings import StartSettings
 
 
 class Config(
@@ -29,6 +30,7 @@ class Config(
     DeviceSettings,
     ProcessSettings,
     OptimiserSettings,
+    StartSettings,
     HeadSettings,
     EncoderSettings,
     ViewSettings,
@@ -56,6 +58,7 @@ GROUPS = {
 FREE_KEYS = frozenset(
     {
         "reading",  # its settings are compared one by one
+        "start",  # its digest is compared
         "source",
         "root",
         "download",
@@ -66,6 +69,7 @@ FREE_KEYS = frozenset(
         "timeout_minutes",
         "max_bad_share",
         "tensorboard",
+        "report",
         "checkpoint_steps",
         "checkpoint_minutes",
         "keep_checkpoints",

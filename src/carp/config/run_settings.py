@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from carp.config.batch_settings import LengthSettings
-from carp.config.field_types import MOST_EPOCHS, MOST_MINUTES, MOST_STEPS, Form
+from carp.config.field_types import LARGEST_BATCH, MOST_EPOCHS, MOST_MINUTES, MOST_STEPS, Form
 
 
 def _number_or_list_of_epochs(value: Any) -> Any:
@@ -32,9 +32,17 @@ class RunSettings(LengthSettings):
         description="Images used for k-NN during training: sample takes at most 10,000 training and 5,000 validation "
         "images, all takes every image, as `carp eval knn` does.",
     )
-    validate_epochs: int = Field(1, ge=1, le=MOST_EPOCHS, description="Epochs between two k-NN validations.")
+    held_out: int = Field(
+        0,
+        ge=0,
+        le=LARGEST_BATCH,
+        description="Images that a run with a start does not train on, to be compared with the start without labels; "
+        "auto: a tenth of the images, at most 500, or none if there are fewer than 300.",
+    )
+    validate_epochs: int = Field(1, ge=1, le=MOST_EPOCHS, description="Epochs between two validations.")
     log_steps: int = Field(10, ge=1, le=MOST_STEPS, description="Steps between two lines of metrics.jsonl.")
     tensorboard: bool = Field(False, description="Also write curves for TensorBoard.")
+    report: bool = Field(True, description="Write a page about the run at its end: RUN/report/report.html.")
     checkpoint_steps: int = Field(
         500, ge=1, le=MOST_STEPS, description="Maximum number of steps between two checkpoints."
     )

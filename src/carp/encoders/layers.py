@@ -11,6 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from carp.errors import ModelError, nearest
 from carp.features.feature_options import ENCODER, PROJECTOR
+from carp.model.own_normalisation import without_normalisation
 
 
 class NamedLayer(nn.Module):
@@ -18,9 +19,10 @@ class NamedLayer(nn.Module):
 
     def __init__(self, encoder: nn.Module, name: str) -> None:
         super().__init__()
-        layers = {layer for layer, _ in encoder.named_modules() if layer}
+        network = without_normalisation(encoder)
+        layers = {layer for layer, _ in network.named_modules() if layer}
         if name not in layers:
-            shown = ", ".join([ENCODER, PROJECTOR, *(child for child, _ in encoder.named_children())])
+            shown = ", ".join([ENCODER, PROJECTOR, *(child for child, _ in network.named_children())])
             raise ModelError(
                 f"the encoder has no layer '{name}'.{nearest(name, layers)} Layers: {shown}, and their sub-layers."
             )
@@ -29,7 +31,7 @@ class NamedLayer(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Run the encoder and return the output of the layer."""
         kept: list[object] = []
-        layer = self.encoder.get_submodule(self._name)
+        layer = without_normalisation(self.encoder).get_submodule(self._name)
         hook: RemovableHandle = layer.register_forward_hook(lambda _layer, _inputs, output: kept.append(output))
         try:
             self.encoder(images)

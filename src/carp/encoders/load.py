@@ -1,6 +1,7 @@
 """Load any encoder for use: `carp.load(run).embed(images)`."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -11,8 +12,10 @@ from carp.compute.device import choose_device
 from carp.encoders.authors_checkpoint import read_branch
 from carp.encoders.foreign import BY_NAME, ForeignWeights, foreign_encoder, read_foreign
 from carp.encoders.frozen_encoder import Encoder
+from carp.encoders.hub import HUB
 from carp.encoders.layers import NamedLayer
-from carp.encoders.model_argument import is_weights, split_weights
+from carp.encoders.model_argument import is_weights, name_of_weights, split_weights
+from carp.encoders.packaged import or_default, packaged
 from carp.encoders.read_export import CarpExport, build_own, read_own
 from carp.errors import CarpWarning, CheckpointError, ConfigError, DataError, nearest
 from carp.features.extract import RAW_PIXELS_SIDE
@@ -21,7 +24,8 @@ from carp.features.store import Store
 from carp.images.views.centre_crop import TRANSFORM
 from carp.images.views.interpolation import Interpolation
 from carp.model.branch import Branch
-from carp.model.vision_transformer import check_patches
+from carp.model.encoder import check_patches
+from carp.model.own_normalisation import for_imagenet_images
 from carp.random import Purpose, seed_of
 from carp.runs.epoch_argument import at_epoch, split_epoch
 from carp.runs.run_folder import Run, is_run, open_run
@@ -32,7 +36,7 @@ TRAINED = ("teacher", "student")  # the branches that an epoch changes
 
 
 def load(
-    model: str | Path,
+    model: str | Path | None = None,
     branch: str | Path = "teacher",
     *,
     epoch: int | None = None,
@@ -46,43 +50,49 @@ def load(
 
     Args:
         model: A run folder, `RUN@25` for the run at the end of epoch 25, a weights file (also one that `carp export`
-            wrote as safetensors or for torchvision), or `METHOD:FILE` (`carp weights` lists the methods).
+            wrote as safetensors or for torchvision), `METHOD:FILE` (`carp weights` lists the methods), or another form
+            of weights (docs/weights.md). None is `lite0`, if it is installed.
         branch: The branch of a run: `teacher` or `student`; as baselines, `untrained` (the encoder that the run started
-            from) and `raw pixels` (no encoder, images resized to at most 32 pixels). A file with a student and a
-            teacher has both; other weights have no branches, and `load("swav", FILE)` is `load("swav:FILE")`.
-        epoch: The epoch of a run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
+            from, be it random or given weights) and `raw pixels` (no encoder, images resized to at most 32 pixels). A
+            run with a start gives the branch of its best checkpoint; `teacher@last` is that of its newest one. A file
+            with a student and a teacher has both; other weights have no branches, and `load("swav", FILE)` is
+            `load("swav:FILE")`.
+        epoch: The epoch of a run, another way to write `RUN@EPOCH`; 0 is the start of a run that was given one. None is
+            the newest checkpoint, or the best one of a run with a start.
         layer: The output to use: `encoder` (pooled), `projector` (the embedding, for runs and checkpoints of CARP's
             authors), or the name of a layer of the encoder, such as `layer3`, averaged over positions.
         size: Side of the images in pixels. By default the size used for training.
         resize: Length of the shorter side before the centre crop. By default 8/7 of `size`, or `size` up to 64.
-        interpolation: How images are resized: `bicubic` (the default) or `bilinear`.
+        interpolation: How images are resized: `bicubic` or `bilinear`. None is that of the weights, mostly bicubic.
         device: Where to run: `auto`, `cpu`, `cuda` or `mps`.
 
     Returns:
         The encoder in evaluation mode; `Encoder.embed` turns images into features.
     """
     options = FeatureOptions(layer=layer, size=size, resize=resize, interpolation=interpolation, device=device)
-    return load_encoder(at_epoch(model, epoch), branch, options)
+    return load_encoder(or_default(at_epoch(model, epoch)), branch, options)
 
 
 def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions) -> Encoder:
     """Load an encoder like `load`, with the options of a command."""
-    if model in BY_NAME and branch not in BRANCHES:
+    if model in BY_NAME and split_branch(str(branch))[0] not in BRANCHES:
         return _load_weights(f"{model}:{branch}", "teacher", options)
     if is_weights(model):
         return _load_weights(str(model), str(branch), options)
-    if branch not in BRANCHES:
+    name, last = split_branch(str(branch))
+    if name not in BRANCHES:
         hint = nearest(str(branch), BRANCHES)
         raise CheckpointError(f"branch must be {', '.join(BRANCHES)}, received '{branch}'.{hint}")
-    run = open_run(model)
+    run = replace(open_run(model), last=last)
     layer, size, resize = options.layer, options.size or run.config.global_size, options.resize
     module: nn.Module
-    epochs, epoch = None, run.epoch if branch in TRAINED else None
-    if branch == "raw pixels":
+    epochs, epoch = None, run.epoch if name in TRAINED else None
+    if name == "raw pixels":
         module, layer, size, resize = nn.Flatten(), ENCODER, min(size, RAW_PIXELS_SIDE), None
     else:
-        trained, epochs = _branch(run, str(branch))
+        trained, epochs = _branch(run, name)
         check_patches(trained.encoder, run.config.encoder, {"size": size})
+        trained.encoder = for_imagenet_images(trained.encoder, run.config.mean, run.config.deviation)
         module = trained if layer == PROJECTOR else _output(trained.encoder, layer)
     return Encoder(
         module,
@@ -94,11 +104,17 @@ def load_encoder(model: str | Path, branch: str | Path, options: FeatureOptions)
         epochs=epochs,
         epoch=epoch,
         resize=resize,
-        interpolation=options.interpolation,
+        interpolation=options.interpolation or run.config.interpolation,
         path=f"{run.folder.resolve()}" + ("" if epoch is None else f"@{epoch}"),
         max_pixels=run.config.max_image_pixels,
         root=run.config.root,
     )
+
+
+def split_branch(branch: str) -> tuple[str, bool]:
+    """Split `teacher@last` into the branch and whether it is that of the newest checkpoint instead of the best one."""
+    name, _, when = branch.partition("@")
+    return (name, True) if when == "last" and name in TRAINED else (branch, False)
 
 
 def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "auto") -> Encoder:
@@ -120,7 +136,7 @@ def encoder_of(store: Store, model: str | Path | None = None, *, device: str = "
         path = at_epoch(model, about.get("epoch"))  # a run that was moved
     if not path:
         raise ConfigError(f"{store.folder} does not record where its model {about['name']} is. Give it with --model.")
-    if not model and not split_epoch(split_weights(path)[1])[0].exists():
+    if not model and not packaged(path) and not split_epoch(split_weights(path)[1])[0].exists():
         raise CheckpointError(f"the model {about['name']} is no longer at {path}. Give its new path with --model.")
     options = FeatureOptions(
         layer=about["layer"],
@@ -161,13 +177,20 @@ def _load_weights(model: str, branch: str, options: FeatureOptions) -> Encoder:
         module,
         size=options.size or weights.size,
         device=choose_device(options.device),
-        name=file.name.partition(".")[0],
+        name=name_of_weights(model),
         branch=weights.branch,
         layer=options.layer,
         resize=options.resize,
-        interpolation=options.interpolation,
-        path=f"{weights.method.name}:{file.expanduser().resolve()}",
+        interpolation=options.interpolation or weights.method.interpolation,
+        path=_path(model, file.expanduser().resolve(), weights),
     )
+
+
+def _path(model: str, file: Path, weights: ForeignWeights) -> str:
+    """Return a model argument that loads the same weights from any folder."""
+    if packaged(model) or model.startswith(HUB):
+        return model
+    return str(file) if file.is_dir() else f"{weights.method.name}:{file}"
 
 
 def _embedding(weights: ForeignWeights) -> nn.Module:
@@ -187,16 +210,16 @@ def _load_export(own: CarpExport, options: FeatureOptions) -> Encoder:
     encoder, size = build_own(own), options.size or about.size
     check_patches(encoder, about.architecture, {"size": size})
     return Encoder(
-        _output(encoder, options.layer),
+        _output(for_imagenet_images(encoder, about.mean, about.std), options.layer),
         size=size,
         device=choose_device(options.device),
-        name=str(origin.get("run", own.path.name.partition(".")[0])),
+        name=str(origin.get("run") or own.path.name.partition(".")[0]),
         branch=str(origin.get("branch", "")),
         layer=options.layer,
         epochs=origin.get("epochs"),
         epoch=origin.get("epoch"),
         resize=about.resize if options.size is None and options.resize is None else options.resize,
-        interpolation=options.interpolation,
+        interpolation=options.interpolation or about.interpolation,
         path=str(own.path.resolve()),
     )
 
@@ -205,11 +228,13 @@ def _branch(run: Run, name: str) -> tuple[Branch, int | None]:
     """Build a branch of a run, and return how many epochs it was trained for; None for the untrained one."""
     torch.manual_seed(seed_of(run.config.seed, Purpose.WEIGHTS))  # as in training
     model = Branch(run.config)
-    if name not in TRAINED:
+    given = run.config.start is not None  # no seed reproduces the weights that the run started from
+    if name not in TRAINED and not given:
         return model, None
-    prefix, point = f"model.{'student' if run.config.siamese else name}.", run.checkpoint()
+    prefix = f"model.{'student' if run.config.siamese or name not in TRAINED else name}."
+    point = (run if name in TRAINED else replace(run, epoch=0)).checkpoint()
     model.load_state_dict({k.removeprefix(prefix): v for k, v in point.tensors.items() if k.startswith(prefix)})
-    return model, point.step // run.steps_per_epoch
+    return model, point.step // run.steps_per_epoch if name in TRAINED else None
 
 
 def _output(encoder: nn.Module, layer: str) -> nn.Module:

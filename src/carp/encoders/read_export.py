@@ -9,9 +9,11 @@ from pydantic import BaseModel, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from carp.config import EncoderSettings, resolve_part
+from carp.config import IMAGENET_MEAN, IMAGENET_STD, EncoderSettings, resolve_part
+from carp.config.field_types import Deviation, Mean
 from carp.errors import CarpError, CheckpointError
 from carp.files.regular import check_regular
+from carp.images.views.interpolation import DEFAULT_INTERPOLATION, Interpolation
 from carp.model.encoder import build_encoder
 from carp.restricted.archive import pickle_contains
 from carp.restricted.checkpoint_file import read_checkpoint, refuse_claims
@@ -30,6 +32,9 @@ class About(BaseModel):
     options: dict[str, Any]
     size: int = Field(ge=1)
     resize: int = Field(ge=1)
+    mean: Mean = IMAGENET_MEAN
+    std: Deviation = IMAGENET_STD
+    interpolation: Interpolation = DEFAULT_INTERPOLATION
     origin: dict[str, Any]
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 from carp.compute import distributed
 from carp.console.progress import Display
 from carp.encoders.frozen_encoder import Encoder
-from carp.errors import CarpWarning
+from carp.encoders.load import load_encoder
+from carp.encoders.packaged import or_default
+from carp.errors import CarpWarning, DataError
 from carp.features.extract import left_out
 from carp.features.feature_options import FeatureOptions
-from carp.features.store import Store
+from carp.features.store import Store, is_store, open_store
 from carp.images import open_source
 from carp.images.decoding.decode import pixel_limit
 from carp.images.source import Openable, Source
@@ -22,6 +24,37 @@ def open_images(data: Openable, encoder: Encoder, options: FeatureOptions, displ
     index = split_epoch(encoder.path)[0] / INDEX if is_run(encoder.path) else None
     root = options.root or encoder.root
     return open_source.open_images(data, display, root=root, download=options.download, index=index)
+
+
+def images_and_features(
+    data: Openable,
+    model: str | Path | None,
+    folder: Path,
+    *,
+    branch: str,
+    options: FeatureOptions,
+    display: Display,
+) -> tuple[Source, Store]:
+    """The images of a command and their features: stored in a folder already, or extracted into it by a model.
+
+    Args:
+        data: The images.
+        model: A run or weights. None is the stored features in the folder, or the default weights if there are none.
+        folder: The feature store.
+        branch: Encoder of a run.
+        options: How features are extracted.
+        display: Shows the progress.
+    """
+    if model is not None or not is_store(folder):
+        encoder = load_encoder(or_default(model, display.say), branch, options)
+        source = open_images(data, encoder, options, display)
+        return source, take_features(encoder, source, folder, options, display)
+    source = open_source.open_images(data, display, root=options.root, download=options.download)
+    store = open_store(folder)
+    if store.origin.data["fingerprint"] != source.fingerprint:
+        name = store.origin.data["name"]
+        raise DataError(f"{folder} contains the features of {name}, not of {source.name}. Give --model to embed these.")
+    return source, store
 
 
 def take_features(encoder: Encoder, source: Source, folder: Path, options: FeatureOptions, display: Display) -> Store:

@@ -95,6 +95,41 @@ def kmeans(
     return Result(values=values, settings=settings, spread=spread, details={"seeds": details}, predicted=predicted)
 
 
+def fit_kmeans(
+    features: Features,
+    k: int,
+    *,
+    iterations: int,
+    redos: int,
+    images_per_cluster: int | None = None,
+    seed: int,
+    start: Features | None = None,
+) -> Any:
+    """Fit spherical k-means on features [N, F] by faiss, and return its object: `centroids`, `index`, `obj`.
+
+    Args:
+        features: What is clustered.
+        k: Number of clusters.
+        iterations: Iterations after each start.
+        redos: Number of starts; faiss keeps the one with the best objective.
+        images_per_cluster: Fit on at most this many images per cluster, chosen by faiss; None is all.
+        seed: Seed of the starts and of that choice.
+        start: Centres [k, F] to start from, instead of images.
+    """
+    clustering = _faiss().Kmeans(
+        features.shape[1],
+        k,
+        niter=iterations,
+        nredo=redos,
+        spherical=True,
+        seed=seed,
+        min_points_per_centroid=1,  # faiss warns on the terminal below 39
+        max_points_per_centroid=images_per_cluster or len(features),
+    )
+    clustering.train(features, init_centroids=start)
+    return clustering
+
+
 def _one(
     train: Features,
     test: Features,
@@ -107,22 +142,14 @@ def _one(
     seed: int,
 ) -> tuple[dict[str, float], dict[str, float], Predicted]:
     """Return metrics, counts and matched classes of one seed; `lengths` are those of the test vectors."""
-    clustering = _faiss().Kmeans(
-        train.shape[1],
-        k,
-        niter=iterations,
-        nredo=redos,
-        spherical=True,
-        seed=seed,
-        min_points_per_centroid=1,  # faiss warns on the terminal below 39
-        max_points_per_centroid=images_per_cluster or len(train),
+    clustering = fit_kmeans(
+        train, k, iterations=iterations, redos=redos, images_per_cluster=images_per_cluster, seed=seed
     )
-    objective = float(clustering.train(train))
     found = {name: clustering.index.search(part, 1) for name, part in (("train", train), ("test", test))}
     clusters = {name: nearest[:, 0] for name, (_, nearest) in found.items()}
     counts: dict[str, float] = {f"empty_{name}": k - len(np.unique(each)) for name, each in clusters.items()}
     matched = Predicted(matched_classes(truth, clusters["test"]), (found["test"][0][:, 0] / lengths).astype(np.float64))
-    return clustering_metrics(truth, clusters["test"]), {"objective": objective, **counts}, matched
+    return clustering_metrics(truth, clusters["test"]), {"objective": float(clustering.obj[-1]), **counts}, matched
 
 
 def _faiss() -> Any:

@@ -103,6 +103,22 @@ def knn_leave_one_out(features: Features, labels: Labels, *, k: int = 20) -> flo
     return _accuracy(features, labels, features, labels, k, leave_one_out=True)
 
 
+def nearest(
+    bank: Features, queries: Features, k: int, *, leave_one_out: bool = False, progress: Progress = silent
+) -> tuple[Features, Labels]:
+    """Cosines [Q, k] of queries with their k nearest images of the bank, nearest first, and the rows of these.
+
+    With `leave_one_out`, the queries are the bank itself, and no image is its own neighbour. Every process of a
+    distributed run computes all of them.
+    """
+    check_neighbours(k, len(bank), leave_one_out=leave_one_out)
+    bank_norms, query_norms = check_pair(bank, queries)
+    keys_QK = _neighbours(bank, bank_norms, queries, k, leave_one_out=leave_one_out, progress=progress)
+    similarity_QK, rows_QK = _read_key(keys_QK)
+    cosine_QK: Features = (similarity_QK.numpy() / query_norms[:, None]).astype(np.float32)
+    return cosine_QK, rows_QK.numpy()
+
+
 def check_neighbours(k: int, num_images: int, *, leave_one_out: bool) -> None:
     """Raise unless a bank of this many images has k neighbours for every query."""
     if num_images < k + leave_one_out:

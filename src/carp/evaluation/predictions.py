@@ -1,7 +1,6 @@
 """The predictions for all test images as one file: CSV, or Parquet by its suffix."""
 
-import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -13,8 +12,7 @@ from carp.evaluation.labelled_features import LabelledFeatures
 from carp.evaluation.protocol import AnyProtocol
 from carp.evaluation.protocols import all_protocols
 from carp.evaluation.result import Result
-from carp.features.tabular import require_pyarrow
-from carp.files.atomic import replacing
+from carp.features.tabular import require_pyarrow, write_columns
 
 _SUFFIXES = (".csv", ".parquet")
 
@@ -52,7 +50,7 @@ class Predictions:
         names = np.array([*tested.classes, ""], dtype=object)  # the last one is for -1, no class
         columns: dict[str, Any] = {
             "model": [result.model_name] * len(tested.labels),
-            "path": [place.encode("utf-8", "backslashreplace").decode() for place in tested.paths()],
+            "path": tested.paths(),
             "label": names[tested.labels],
         }
         for end, found in result.predicted.items():
@@ -62,22 +60,10 @@ class Predictions:
 
     def write(self) -> None:
         """Write the file atomically."""
-        write: Callable[[Path], None] = self._csv if self.path.suffix.lower() == ".csv" else self._parquet
         try:
-            with replacing(self.path) as beside:
-                write(beside)
+            write_columns(self.path, self._columns)
         except OSError as error:
             raise DataError(
                 f"cannot write predictions to {self.path}: {error.strerror or error}. Give another file with "
                 "--predictions."
             ) from error
-
-    def _csv(self, path: Path) -> None:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(self._columns)
-            writer.writerows(zip(*self._columns.values(), strict=True))
-
-    def _parquet(self, path: Path) -> None:
-        pa, pq = require_pyarrow(f"predictions={self.path}")
-        pq.write_table(pa.table(self._columns), path)

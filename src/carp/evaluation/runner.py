@@ -12,7 +12,7 @@ from pathlib import Path
 from carp.compute import distributed
 from carp.compute.device import choose_device
 from carp.console.progress import Display
-from carp.encoders.load import TRAINED, load_encoder
+from carp.encoders.load import TRAINED, load_encoder, split_branch
 from carp.errors import CarpError, DataError, MissingExtraError, StorageError
 from carp.evaluation.data_names import FILE_UNSAFE, name_of_data, without_mark
 from carp.evaluation.labelled_features import LabelledFeatures, with_test_images, without_test_images
@@ -112,7 +112,7 @@ def _encoders(
     for chosen in models:
         if chosen is not None and is_run(chosen):
             open_run(chosen).checkpoint_path()  # a missing epoch is found before anything is computed
-    return [(m, b) for m in models for b in branches if m is models[0] or b in TRAINED]
+    return [(m, b) for m in models for b in branches if m is models[0] or split_branch(b)[0] in TRAINED]
 
 
 def _run(

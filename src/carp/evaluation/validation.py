@@ -16,6 +16,7 @@ from carp.images.loading.quarantine import Unreadable, nothing_to_read
 from carp.images.source import Source, read
 from carp.images.sources.subset import Subset, at_random
 from carp.model.carp import Carp
+from carp.model.own_normalisation import for_imagenet_images
 
 _LARGEST_BANK = 10_000
 _LARGEST_QUERIES = 5_000
@@ -41,7 +42,7 @@ class Validation:
         warn: Callable[[str], None] = lambda _: None,
     ) -> None:
         single_labels(validation, "validation by k-NN")
-        self._size, self._device, self._warn = config.global_size, device, warn
+        self._config, self._device, self._warn = config, device, warn
         sampled = config.validation_bank == "sample"
         self._queries = at_random(validation, _LARGEST_QUERIES, seed=config.seed) if sampled else validation
         self._bank = None
@@ -53,17 +54,22 @@ class Validation:
 
     def __call__(self, model: Carp) -> dict[str, float]:
         """Return the accuracy of the student, and of the teacher if there is one."""
-        values = {"knn_student": self._accuracy(model.student.encoder, self._size)}
+        values = {"knn_student": self._accuracy_of(model.student.encoder)}
         if not model.siamese:
-            values["knn_teacher"] = self._accuracy(model.teacher.encoder, self._size)
+            values["knn_teacher"] = self._accuracy_of(model.teacher.encoder)
         return values
 
     def baselines(self, untrained: Carp) -> dict[str, float]:
         """Return the accuracy of raw pixels, and of the encoder before its first step."""
+        before = "knn_untrained" if self._config.start is None else "knn_start"
         return {
-            "knn_raw_pixels": self._accuracy(torch.nn.Flatten(), min(self._size, RAW_PIXELS_SIDE)),
-            "knn_untrained": self._accuracy(untrained.student.encoder, self._size),
+            "knn_raw_pixels": self._accuracy(torch.nn.Flatten(), min(self._config.global_size, RAW_PIXELS_SIDE)),
+            before: self._accuracy_of(untrained.student.encoder),
         }
+
+    def _accuracy_of(self, encoder: torch.nn.Module) -> float:
+        config = self._config
+        return self._accuracy(for_imagenet_images(encoder, config.mean, config.deviation), config.global_size)
 
     def _accuracy(self, encoder: torch.nn.Module, size: int) -> float:
         queries = self._labelled(encoder, self._queries, size)
@@ -78,7 +84,8 @@ class Validation:
         if len(source) < _ENOUGH_TO_SHARE:
             first, last = 0, len(source)
         part, shared = Subset(source, np.arange(first, last)), last - first < len(source)
-        found = extract(encoder, part, size=size, device=self._device, may_be_empty=shared)
+        how = self._config.interpolation
+        found = extract(encoder, part, size=size, device=self._device, may_be_empty=shared, interpolation=how)
         if (
             source is self._queries and (note := found.note()) and note not in self._warned
         ):  # training reports its own images

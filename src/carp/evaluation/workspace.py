@@ -1,12 +1,14 @@
 """The environment of a protocol: an encoder, images, their features, and a folder for everything that is kept."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from carp.console.progress import Display
 from carp.encoders.frozen_encoder import Encoder
-from carp.encoders.model_argument import is_weights, split_weights
+from carp.encoders.model_argument import is_weights, name_of_weights
+from carp.encoders.packaged import or_default
 from carp.encoders.take_features import open_images, take_features
 from carp.errors import ConfigError
 from carp.evaluation.labelled_features import LabelledFeatures, labelled_features
@@ -24,7 +26,15 @@ def output_folder(model: str | Path | None, out: str | Path | None) -> Path:
     """Return the folder for features and results: `out`, the run folder, or a folder named after the weights."""
     if out is not None or model is None:
         return Path(out or ".")
-    return Path(split_weights(model)[1].name.partition(".")[0]) if is_weights(model) else split_epoch(model)[0]
+    return Path(name_of_weights(model)) if is_weights(model) else split_epoch(model)[0]
+
+
+def model_for(
+    model: str | Path | None, data: Openable | Store, say: Callable[[str], None] = lambda _: None
+) -> str | Path | None:
+    """The model to evaluate: the one that was given, none for stored features, or the default weights."""
+    stored = isinstance(data, Store) or (isinstance(data, str | Path) and is_store(data))
+    return model if stored else or_default(model, say)
 
 
 @dataclass(frozen=True)
@@ -62,11 +72,15 @@ class Workspace:
         """Return the features of images: stored, found in the folder, or extracted now."""
         if isinstance(opened, Store):
             return labelled_features(opened, None)
+        store, origin = self.take_any(opened)
+        return labelled_features(store, opened, origin)
+
+    def take_any(self, source: Source) -> tuple[Store, Origin]:
+        """The features of images, labelled or not, and their origin: found in the folder, or extracted now."""
         encoder = self.required_encoder()
         # The current origin: if a run was renamed, its stored features have the old name
-        origin = encoder.origin(opened, self.options.precision)
-        store = take_features(encoder, opened, self.store_folder(origin), self.options, self.display)
-        return labelled_features(store, opened, origin)
+        origin = encoder.origin(source, self.options.precision)
+        return take_features(encoder, source, self.store_folder(origin), self.options, self.display), origin
 
     def store_folder(self, origin: Origin) -> Path:
         """Return the folder for the features of this origin."""

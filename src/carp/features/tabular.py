@@ -1,7 +1,7 @@
 """Write stored features for other programs: as one Parquet or CSV file, in batches of a few thousand rows."""
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,24 @@ def write_parquet(store: Store) -> Path:
     except OSError as error:
         raise _cannot_write(path, error) from error
     return path
+
+
+def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    """Write named columns of equal length as a .csv or .parquet file, atomically; text may hold any bytes of a name."""
+    texts = {name: [_utf8(value) for value in values] for name, values in columns.items()}
+    with replacing(path) as beside:
+        if path.suffix.lower() == ".parquet":
+            pa, pq = require_pyarrow(str(path))
+            pq.write_table(pa.table(texts), beside)
+            return
+        with beside.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(texts)
+            writer.writerows(zip(*texts.values(), strict=True))
+
+
+def _utf8(value: Any) -> Any:
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def require_pyarrow(what: str) -> tuple[Any, Any]:

@@ -37,7 +37,7 @@ class Branch(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Embed one view of every image: [B, 3, H, W] to [B, D] in float32."""
-        return self._project(self.encoder(images))
+        return self.project(self.encoder(images))
 
     def embed(self, views: Sequence[Tensor]) -> list[Tensor]:
         """Embed several views of every image.
@@ -49,8 +49,9 @@ class Branch(nn.Module):
             return [self(view) for view in views]
         by_size = [list(group) for _, group in groupby(views, key=lambda view: view.shape[-2:])]
         features = torch.cat([self.encoder(torch.cat(group)) for group in by_size])
-        return list(self._project(features).view(len(views), len(views[0]), -1).unbind())
+        return list(self.project(features).view(len(views), len(views[0]), -1).unbind())
 
-    def _project(self, features: Tensor) -> Tensor:
+    def project(self, features: Tensor) -> Tensor:
+        """Embed pooled features of the encoder, [B, D] in float32."""
         z = cast(Tensor, self.projector(features)).float()
         return z if self.embedding_length is None else self.embedding_length * F.normalize(z, dim=-1)

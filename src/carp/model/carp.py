@@ -4,7 +4,7 @@ Shapes: V views, B images, D embedding, K prototypes.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
 from carp.config import ModelSettings
+from carp.errors import ModelError
 from carp.model.branch import Branch
 
 
@@ -56,6 +57,14 @@ class Carp(nn.Module):
     def embed_student(self, views: Sequence[Tensor]) -> list[Tensor]:
         """Return only the student's embeddings of the views, [B, D] each."""
         return self.student.embed(views)
+
+    def load_encoder(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give both encoders these weights; the counters of batch norm may be missing."""
+        for branch in (self.student, self.teacher):
+            missing, unexpected = branch.encoder.load_state_dict(tensors, strict=False)
+            wrong = [name for name in missing if branch.encoder.state_dict()[name].is_floating_point()] + unexpected
+            if wrong:
+                raise ModelError(f"the weights do not fit the encoder: {wrong[0]} is missing or unexpected.")
 
     @torch.no_grad()
     def update_teacher(self, momentum: float) -> None:

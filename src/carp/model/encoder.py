@@ -1,14 +1,17 @@
 """Builds any timm backbone without its classifier, with a stem that suits the image size."""
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import timm
+from timm.models import is_model_in_modules
 from torch import nn
 
 from carp.config import SMALL_IMAGE, EncoderSettings
 from carp.errors import ModelError, nearest, received
 from carp.model.timm_options import create_timm
-from carp.model.vision_transformer import check_patches, with_view_sizes
+
+_TRANSFORMERS = ["vision_transformer", "deit"]  # of timm; their networks take `img_size` and `dynamic_img_size`
 
 
 def build_encoder(config: EncoderSettings) -> nn.Module:
@@ -42,13 +45,40 @@ def build_encoder(config: EncoderSettings) -> nn.Module:
 
 
 def timm_options(config: EncoderSettings) -> dict[str, Any]:
-    """Return the options for timm: those of the settings and, for a vision transformer, the size of the images."""
-    return with_view_sizes(config.encoder, config.encoder_options, config.global_size)
+    """Return the options that timm gets: those of the settings, and the view sizes of a vision transformer.
+
+    Its positions are learned for `global_size` and interpolated for views of other sizes.
+    """
+    if not is_model_in_modules(config.encoder, _TRANSFORMERS):
+        return config.encoder_options
+    return {"img_size": config.global_size, "dynamic_img_size": True, **config.encoder_options}
 
 
 def num_features(encoder: nn.Module) -> int:
     """Return F, the length of the pooled output."""
     return int(cast(Any, encoder).num_features)
+
+
+def patch_size(encoder: nn.Module) -> int | None:
+    """Return the side of a patch if views must be a multiple of it."""
+    embed = getattr(encoder, "patch_embed", None)
+    sides = getattr(embed, "patch_size", None)
+    if not isinstance(sides, tuple) or getattr(embed, "dynamic_img_pad", False):
+        return None
+    return int(max(sides))
+
+
+def check_patches(encoder: nn.Module, name: str, sizes: Mapping[str, int]) -> None:
+    """Raise if the side of a view, by the name of its setting, is not a whole number of patches."""
+    patch = patch_size(encoder) or 1
+    for key, size in sizes.items():
+        if size % patch:
+            below, above = size // patch * patch, (size // patch + 1) * patch
+            fits = f"{below} or {above}" if below else str(above)
+            raise ModelError(
+                f"{key} must be a multiple of {patch}, the patch size of the encoder '{name}', received {size}. "
+                f"Use {fits}."
+            )
 
 
 def _use_small_stem(encoder: nn.Module, config: EncoderSettings) -> None:

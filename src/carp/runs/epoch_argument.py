@@ -34,8 +34,8 @@ def at_epoch(model: str | Path | None, epoch: int | None) -> str | Path | None:
         return model
     if model is None:
         raise ConfigError(f"--epoch needs a run, received epoch {received(epoch)} alone. Give a run folder.")
-    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 1:
-        raise ConfigError(f"epoch must be a whole number of at least 1, received {received(epoch)}.")
+    if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+        raise ConfigError(f"epoch must be a whole number of at least 0, received {received(epoch)}.")
     folder, given = split_epoch(model)
     if given not in (None, epoch):
         raise ConfigError(f"two different epochs were given: {model} and --epoch {epoch}. Leave one of them out.")

@@ -5,9 +5,11 @@ run.json         command, versions, seed, git state, data
 metrics.jsonl    one line per measurement
 threads.jsonl    one line per change of the number of threads
 quarantine.jsonl one line per image that could not be read, with the reason
-checkpoints/     the newest few, and those of the epochs in keep_epochs
+checkpoints/     the newest few, and those of the epochs in keep_epochs; with a start, also epoch 0 and the best one
 index/           cached positions of the images (rebuilt when missing)
 plots.png        curves, drawn at the end
+report/          a page about the run (report.html), and the figures of `carp report`
+features/        features that evaluations and the report left
 """
 
 import importlib.metadata
@@ -33,7 +35,7 @@ from carp.files.lock import NFS_LEASE, LockHeldError, NoLocksError, held
 from carp.files.regular import read_text
 from carp.images.loading.order import steps_in_epoch
 from carp.images.source import Source
-from carp.runs.checkpoint import Checkpoint, is_milestone, list_checkpoints, load, load_newest, step_of
+from carp.runs.checkpoint import Checkpoint, is_best, is_milestone, list_checkpoints, load, load_newest, step_of
 from carp.runs.epoch_argument import split_epoch
 from carp.runs.thread_log import THREADS
 
@@ -50,7 +52,9 @@ class Run:
     config: Config
     info: dict[str, Any]
     epoch: int | None = None
-    """The epoch of its checkpoint, counted from 1; None is the newest checkpoint."""
+    """The epoch of its checkpoint, from 1; None is the best one of a run with a start, otherwise the newest one."""
+    last: bool = False
+    """Whether to use the newest checkpoint in any case."""
 
     def __repr__(self) -> str:
         images = f"{self.info['data']['images']:,} images of {self.info['data']['name']}"
@@ -65,29 +69,31 @@ class Run:
     @property
     def steps_per_epoch(self) -> int:
         """The number of steps in an epoch."""
-        return max(1, steps_in_epoch(int(self.info["data"]["images"]), self.config.batch_size))
+        images = int(self.info["data"]["images"]) - self.config.held_out
+        return max(1, steps_in_epoch(images, self.config.batch_size))
 
     def epochs(self) -> dict[int, Path]:
-        """Return the epochs that have a checkpoint at their end, in order."""
-        steps = {path: step for path in list_checkpoints(self.checkpoints) if (step := step_of(path))}
+        """Return the epochs that have a checkpoint at their end, in order; 0 is the start, if it was given weights."""
+        steps = {path: step for path in list_checkpoints(self.checkpoints) if (step := step_of(path)) is not None}
         return {step // self.steps_per_epoch: path for path, step in steps.items() if step % self.steps_per_epoch == 0}
 
     def kept_epochs(self) -> list[int]:
         """Return the epochs whose checkpoints are never removed (`keep_epochs`), and the newest one."""
-        found = self.epochs()
+        found = {epoch: path for epoch, path in self.epochs().items() if epoch}
         return [epoch for epoch, path in found.items() if is_milestone(path) or epoch == max(found)]
 
     def checkpoint(self) -> Checkpoint:
-        """Load the checkpoint of the epoch, or the newest intact one."""
+        """Load the checkpoint of the epoch, the best one, or the newest intact one."""
         path = self.checkpoint_path()
         checkpoint = self._newest() if path is None else load(path)
         self._refuse_changed_settings(checkpoint)
         return checkpoint
 
     def checkpoint_path(self) -> Path | None:
-        """Return the checkpoint of the epoch, or raise if there is none; None for the newest one."""
+        """Return the checkpoint of the epoch, or raise if there is none; the best one; None for the newest one."""
         if self.epoch is None:
-            return None
+            best = [] if self.last else [path for path in list_checkpoints(self.checkpoints) if is_best(path)]
+            return best[-1] if best else None
         found = self.epochs()
         if self.epoch not in found:
             existing = f"Epochs that exist: {', '.join(map(str, found))}" if found else "No epoch has one"

@@ -8,26 +8,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from carp.training.health import Diagnosis, Health, Knn, Progress, Verdict, diagnose
+from carp.training.health import Comparison, Diagnosis, Health, Knn, Progress, Verdict, diagnose
 
 _SAMPLE = 4096  # weights per tensor
 IMPORTED_AT = "imported_at"
 _RECENT = 3  # measurements that are averaged
-_WEIGHTS = "course.weights"  # tensor in the checkpoints of a run that began with imported weights
+_WEIGHTS = "course.weights"  # tensor in the checkpoints of a run that began with weights from elsewhere
+LABEL_FREE = "label_free"  # in the names of metrics
+_IN_WORDS = {"knn": "k-NN", LABEL_FREE: "recognition of views of held-out images"}
 _SMALLEST_ERROR = 1e-3  # of agreement: its estimate is 0 where agreement is perfect from the start
 
 
 class Course:
     """Keeps the first measurement and k-NN accuracies, and derives verdicts from them."""
 
-    def __init__(self, untrained: nn.Module) -> None:
-        """`untrained` is the encoder before its first step; it may be trained or loaded afterwards."""
-        self._encoder, self._weights = untrained, _sample(untrained)
+    def __init__(self, untrained: nn.Module, *, given: bool = False) -> None:
+        """`untrained` is the encoder before its first step; it may be trained or loaded afterwards.
+
+        Its weights are `given` if no seed reproduces them.
+        """
+        self._encoder, self._weights, self._given = untrained, _sample(untrained), given
         self.imported_at = 0  # the first step of a run that began with imported weights
         self.start: Health | None = None
         self.recent: list[tuple[float, float]] = []  # agreement and its error, of the last measurements after the start
         self.baselines: dict[str, float] = {}
         self.knn: dict[str, float] = {}
+        self.best: tuple[int, float] | None = None  # step and value of a run that is compared with its start
         self.collapsed_in_a_row = 0
         self.progress = Progress(0, None, 0.0, 0.0)
 
@@ -38,7 +44,7 @@ class Course:
         else:
             self.recent = [*self.recent, (health.agreement, health.agreement_error)][-_RECENT:]
         done = step - self.imported_at
-        self.progress = Progress(done, self.start, self._gain(), self._weight_change(), self._knn())
+        self.progress = Progress(done, self.start, self._gain(), self._weight_change(), self._knn(), self.comparison())
         diagnosis = diagnose(health, self.progress)
         collapsed = diagnosis.verdict is Verdict.COLLAPSED
         self.collapsed_in_a_row = self.collapsed_in_a_row + 1 if collapsed else 0
@@ -57,9 +63,27 @@ class Course:
         return (fmean(values) - self.start.agreement) / max(error, _SMALLEST_ERROR)
 
     def _knn(self) -> Knn | None:
-        if not self.baselines or not self.knn:
+        if "knn_raw_pixels" not in self.baselines or not self.knn:
             return None
-        return Knn(max(self.knn.values()), self.baselines["knn_untrained"], self.baselines["knn_raw_pixels"])
+        untrained = self.baselines["knn_start" if self._given else "knn_untrained"]
+        return Knn(max(self.knn.values()), untrained, self.baselines["knn_raw_pixels"])
+
+    def validated(self, step: int, values: dict[str, float]) -> None:
+        """Take note of a validation after `step` steps; 0 is the start, whose values are baselines."""
+        if step:
+            self.knn = values
+        else:
+            self.baselines = values
+        if self._given and (value := _deciding(values)) is not None and (self.best is None or value > self.best[1]):
+            self.best = (step, value)
+
+    def comparison(self) -> Comparison | None:
+        """Return the last validation of a run with a start beside the first one; None before there are two."""
+        now, start = _deciding(self.knn), _deciding(self.baselines)
+        if not self._given or now is None or start is None or self.best is None:
+            return None
+        measure = _IN_WORDS["knn" if "knn_start" in self.baselines else LABEL_FREE]
+        return Comparison(measure, now, start, best=self.best[1], best_step=self.best[0])
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs. The initial weights are left out, as the seed reproduces them."""
@@ -71,16 +95,17 @@ class Course:
             "recent_agreement": self.recent,
             "knn_baselines": self.baselines,
             "knn": self.knn,
+            **({"best": list(self.best)} if self.best else {}),
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the initial weights if they were imported, because no seed reproduces those."""
-        return {_WEIGHTS: self._weights} if self.imported_at else {}
+        """Return the initial weights if they were imported or given, because no seed reproduces those."""
+        return {_WEIGHTS: self._weights} if self.imported_at or self._given else {}
 
     def restore(self, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         """Restore what `state` and `tensors` returned, with the encoder as it was; older versions stored less."""
         self.imported_at = state.get(IMPORTED_AT, 0)
-        if self.imported_at:
+        if self.imported_at or self._given:
             self._weights = tensors[_WEIGHTS].to(self._weights) if _WEIGHTS in tensors else _sample(self._encoder)
         self.collapsed_in_a_row = state["collapsed_in_a_row"]
         start = state.get("health_at_start") or {}
@@ -89,6 +114,14 @@ class Course:
         self.start = Health(**start) if known else None
         self.recent = [(agreement, error) for agreement, error in state.get("recent_agreement", [])]
         self.baselines, self.knn = state.get("knn_baselines", {}), state.get("knn", {})
+        step, value = state.get("best", (None, None))
+        self.best = None if step is None else (int(step), float(value))
+
+
+def _deciding(values: dict[str, float]) -> float | None:
+    """The value that a run with a start is judged by: the teacher's, or that of the start; None if there is none."""
+    names = (f"{measure}_{which}" for which in ("teacher", "student", "start") for measure in _IN_WORDS)
+    return next((values[name] for name in names if name in values), None)
 
 
 @torch.no_grad()

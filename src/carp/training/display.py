@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from rich import box
 from rich.console import Group
 from rich.live import Live
 from rich.progress import Progress
+from rich.table import Table
 from rich.text import Text
 
 from carp.console.progress import SECONDS_BETWEEN_LINES, Display, progress_bar
 from carp.console.quantities import clock
-from carp.training.health import Diagnosis, Verdict
+from carp.training.course import LABEL_FREE
+from carp.training.health import Comparison, Diagnosis, Verdict
 from carp.training.step import StepResult
 
 _STEPS_OF_RATE = 50
@@ -22,6 +25,7 @@ _STYLE = {
     Verdict.HEALTHY: "green",
     Verdict.BELOW_PIXELS: "yellow",
     Verdict.AT_RISK: "yellow",
+    Verdict.WORSE: "red",
     Verdict.NOT_LEARNING: "red",
     Verdict.COLLAPSED: "red",
 }
@@ -45,8 +49,19 @@ class TrainingDisplay(Display):
         self.console.print(f"step {step}: {diagnosis}", style=_STYLE[diagnosis.verdict], markup=False)
 
     def baselines(self, accuracies: dict[str, float]) -> None:
-        """Print the k-NN accuracies that the run has to beat."""
-        self.say(f"k-NN before training: {_percentages(accuracies)}")
+        """Print the values that the run has to beat."""
+        self.say(f"{_measure(accuracies)} before training: {_percentages(accuracies)}")
+
+    def comparison(self, found: Comparison, steps_per_epoch: int) -> None:
+        """Print a table of a run with a start: the start, the best checkpoint and the last one."""
+        table = Table(title=found.measure, title_justify="left", box=box.SIMPLE_HEAD)
+        for column in ("checkpoint", "value", "against the start"):
+            table.add_column(column, justify="left" if column == "checkpoint" else "right")
+        best = "the start" if found.best_step == 0 else f"epoch {found.best_step // steps_per_epoch}"
+        for name, value in (("start", found.start), (f"best: {best}", found.best), ("last", found.now)):
+            table.add_row(name, f"{value:.1%}", "" if name == "start" else f"{100 * (value - found.start):+.1f}")
+        self.console.print(table)
+        self.say(f"carp.load, embed, eval and export use the best one ({best}); --branch teacher@last is the last one.")
 
     @contextmanager
     def training(self, first_step: int, last_step: int) -> Iterator[TrainingProgress]:
@@ -117,9 +132,14 @@ def _describe(result: StepResult) -> str:
 
 
 def _describe_knn(accuracies: dict[str, float], baselines: dict[str, float]) -> str:
-    return f"  k-NN {_percentages(accuracies)} ({_percentages(baselines)})"
+    return f"  {_measure(accuracies)} {_percentages(accuracies)} ({_percentages(baselines)})"
+
+
+def _measure(values: dict[str, float]) -> str:
+    return "k-NN" if any(name.startswith("knn_") for name in values) else "recognition of held-out views"
 
 
 def _percentages(accuracies: dict[str, float]) -> str:
     """Format accuracies; their names are those in metrics.jsonl, such as `knn_raw_pixels`."""
-    return ", ".join(f"{n.removeprefix('knn_').replace('_', ' ')} {v:.1%}" for n, v in accuracies.items())
+    short = {name.removeprefix("knn_").removeprefix(f"{LABEL_FREE}_"): value for name, value in accuracies.items()}
+    return ", ".join(f"{name.replace('_', ' ')} {value:.1%}" for name, value in short.items())

@@ -31,6 +31,7 @@ _RANK_GAIN = 1.1  # without augmentation the rank grows by 20% to 56%
 _STILL = 0.005  # weight change of an encoder that is still the untrained one; runs that learn reach 0.02 to 0.2
 _FAR = 1.0  # weight change from which on nothing of the start is left; a learning rate of 100 reaches 3 to 13
 _ALIKE = 0.99  # agreement at the start of views without augmentation; with it, 0.5 to 0.8
+_WORSE_BY = 0.01  # of the start's value: less is within the noise of the measures
 _SMALL_BATCH = 15  # images less one: too few to compare
 
 
@@ -40,6 +41,7 @@ class Verdict(StrEnum):
     TOO_EARLY = "too early to tell"
     HEALTHY = "healthy"
     BELOW_PIXELS = "below raw pixels"
+    WORSE = "worse than the start"
     AT_RISK = "at risk"
     NOT_LEARNING = "not learning"
     COLLAPSED = "collapsed"
@@ -75,8 +77,19 @@ class Knn:
     """k-NN accuracies with labels (`--val`): of the run, and of what it has to beat."""
 
     run: float  # the better of student and teacher
-    untrained: float
+    untrained: float  # the encoder before its first step
     raw_pixels: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run that began with given weights, compared with them by k-NN or, without labels, by held-out images."""
+
+    measure: str  # in words
+    now: float
+    start: float
+    best: float
+    best_step: int
 
 
 @dataclass(frozen=True)
@@ -88,6 +101,7 @@ class Progress:
     gain: float  # in agreement since the start, over the last measurements, in standard errors
     weight_change: float  # distance of the encoder's weights from their start, relative to their norm
     knn: Knn | None = None
+    comparison: Comparison | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +145,7 @@ def measure(
         prototypes_used=_share_used(z_VBD[:2].flatten(0, 1), prototypes_KD, partition_PN),
         prototypes_used_if_even=1 - (1 - 1 / max(2, partition_PN.shape[1])) ** choices,
         duplicate_prototypes=_share_duplicate(prototypes_KD[partition_PN.flatten()[:_DUPLICATE_SAMPLE]], prototypes_KD),
-        effective_rank=_effective_rank(z_VBD[0].float()),
+        effective_rank=effective_rank(z_VBD[0].float()),
         full_rank=min(B - 1, D),
         spread=float(x.std(dim=0, unbiased=False).square().sum().sqrt()),
         agreement=agreement,
@@ -145,7 +159,8 @@ def measure(
 
 def diagnose(now: Health, progress: Progress) -> Diagnosis:
     """Turn measurements into a verdict; the first rule that applies wins."""
-    for rule in (_collapsed, _too_early, _no_better_by_labels, _not_learning, _at_risk, _below_pixels):
+    rules = (_collapsed, _worse, _too_early, _no_better_by_labels, _not_learning, _at_risk, _below_pixels)
+    for rule in rules:
         if found := rule(now, progress):
             return found
     return Diagnosis(Verdict.HEALTHY, _what_is_learned(now, progress), "")
@@ -173,6 +188,20 @@ def _collapsed(now: Health, progress: Progress) -> Diagnosis | None:
     return Diagnosis(Verdict.COLLAPSED, cause, _too_fast(progress) or remedy)
 
 
+def _worse(_: Health, progress: Progress) -> Diagnosis | None:
+    """The encoder was better before it was trained."""
+    found = progress.comparison
+    if found is None or found.now >= found.start - _WORSE_BY * abs(found.start):
+        return None
+    used = "the start itself" if found.best_step == 0 else f"that after step {found.best_step}"
+    return Diagnosis(
+        Verdict.WORSE,
+        f"{found.measure} is {found.now:.1%}, {found.start:.1%} for the weights that the run started from.",
+        f"{_too_fast(progress) or 'Lower lr, or add warmup_epochs.'} Until the run is better, its best checkpoint is "
+        f"used: {used}.",
+    )
+
+
 def _too_early(now: Health, progress: Progress) -> Diagnosis | None:
     """It is too early to judge the first steps, or a run that has made no progress in a few steps."""
     enough = progress.steps >= (_FIRST_STEPS if _has_gained(now, progress) else _ENOUGH_STEPS)
@@ -190,7 +219,7 @@ def _too_early(now: Health, progress: Progress) -> Diagnosis | None:
 def _no_better_by_labels(now: Health, progress: Progress) -> Diagnosis | None:
     """k-NN says that the encoder is no better than at its start."""
     knn = progress.knn
-    if knn is None or knn.run > knn.untrained:
+    if knn is None or knn.run > knn.untrained or progress.comparison is not None:
         return None
     cause = (
         f"k-NN {knn.run:.1%} is no better than that of the untrained encoder, {knn.untrained:.1%} "
@@ -220,7 +249,7 @@ def _why_not(now: Health, progress: Progress) -> tuple[str, str]:
     if remedy := _too_fast(progress):
         return cause, remedy
     if now.full_rank < _SMALL_BATCH:
-        return cause, f"A batch of {now.full_rank + 1} images is too small for the mean assignment: raise batch_size."
+        return cause, f"A batch of {now.full_rank + 1} images is too small to average assignments: raise batch_size."
     if now.agreement < 0.5 + _STANDARD_ERRORS * now.agreement_error:
         return (
             f"{cause} By chance it is 50%.",
@@ -274,9 +303,10 @@ def _below_pixels(_: Health, progress: Progress) -> Diagnosis | None:
     knn = progress.knn
     if knn is None or knn.run >= knn.raw_pixels:
         return None
+    before = "untrained" if progress.comparison is None else "start"
     return Diagnosis(
         Verdict.BELOW_PIXELS,
-        f"the encoder learns (k-NN {knn.run:.1%}, untrained {knn.untrained:.1%}), but raw pixels reach "
+        f"the encoder learns (k-NN {knn.run:.1%}, {before} {knn.untrained:.1%}), but raw pixels reach "
         f"{knn.raw_pixels:.1%}.",
         "Raise epochs.",
     )
@@ -357,7 +387,7 @@ def _share_duplicate(sample_MD: Tensor, prototypes_KD: Tensor) -> float:
     return float((alike_M > 1).float().mean())  # one is the prototype itself
 
 
-def _effective_rank(x_BD: Tensor) -> float:
+def effective_rank(x_BD: Tensor) -> float:
     """Exp of the entropy of the normalised singular values of the centred embeddings (Roy & Vetterli, 2007)."""
     centred = x_BD - x_BD.mean(dim=0)
     centred = (centred if has_float64(centred.device) else centred.cpu()).double()  # a square loses half of the digits

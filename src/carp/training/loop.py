@@ -1,5 +1,6 @@
 """A run in progress: resume, train, log, validate, diagnose, save."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,13 +32,13 @@ from carp.training.step import Stepper, StepResult
 
 
 class Validate(Protocol):
-    """Measures k-NN accuracy on labelled images."""
+    """Measures a model on images: k-NN with labels, or what needs none."""
 
     def __call__(self, model: Carp) -> dict[str, float]:
-        """Return the accuracies of student and teacher, by name."""
+        """Return the values of student and teacher, by name."""
 
     def baselines(self, untrained: Carp) -> dict[str, float]:
-        """Return the accuracies of raw pixels and of the model before its first step, by name."""
+        """Return the values that the run has to beat, such as those of the model before its first step, by name."""
 
 
 _PATIENCE = 3  # consecutive "collapsed" measurements before `on_collapse: stop` stops the run
@@ -60,16 +61,25 @@ class Training:
     """A run in progress. `run()` takes it from its newest checkpoint to its last step."""
 
     def __init__(
-        self, config: Config, loader: Loader, folder: Path, device: torch.device, display: TrainingDisplay
+        self,
+        config: Config,
+        loader: Loader,
+        folder: Path,
+        device: torch.device,
+        display: TrainingDisplay,
+        start: Mapping[str, Tensor] | None = None,
     ) -> None:
+        """`start` has the encoder's first weights, for a run without a checkpoint; None leaves them random."""
         self.config, self.loader, self.folder, self.display = config, loader, folder, display
         self.device = device
         self.checkpoints = folder / "checkpoints"
         self.model = build_model(config, device)
+        if start is not None:
+            self.model.load_encoder(start)
         self.optimiser = build_optimiser(self.model, config)
         self.schedules = Schedules(config, loader.steps_per_epoch)
         self.step = 0
-        self.course = Course(self.model.student.encoder)
+        self.course = Course(self.model.student.encoder, given=config.start is not None)
         self.diagnosis: Diagnosis | None = None
         self.shown = Verdict.TOO_EARLY  # the last verdict that was printed
         saved = self._resume()
@@ -91,6 +101,8 @@ class Training:
         last_step = self.schedules.num_steps
         if validate and not self.course.baselines:
             self._measure_baselines(validate)
+        if self.step == 0 and self._milestone(0) is not None:
+            self.save()
         self.model.train()
         with self.display.training(self.step, last_step) as progress, self.threads:
             ResumableLoop(
@@ -101,11 +113,13 @@ class Training:
                 save=lambda _: self.save(),
                 save_seconds=60 * self.config.checkpoint_minutes,
                 save_steps=self.config.checkpoint_steps,
-                must_save=lambda step: self._milestone(step) is not None,
+                must_save=lambda step: self._milestone(step) is not None or self._is_best(step),
                 mark=lambda: self.stepper.mark,
             ).run()
         if self.diagnosis is not None:
             self.display.health(last_step, self.diagnosis)
+        if (found := self.course.comparison()) is not None:
+            self.display.comparison(found, self.loader.steps_per_epoch)
         self.log.close()
 
     def _take_step(self, batch: Batch, progress: TrainingProgress, validate: Validate | None) -> None:
@@ -147,12 +161,20 @@ class Training:
         }
         point = Checkpoint(self.step, tensors, state)
         keep, milestone = self.config.keep_checkpoints, self._milestone(self.step)
-        checkpoints.save(self.checkpoints, point, keep=keep, milestone=milestone)
+        checkpoints.save(self.checkpoints, point, keep=keep, milestone=milestone, best=self._is_best(self.step))
+
+    def _is_best(self, step: int) -> bool:
+        """Whether the model after this number of steps is the best one so far, in a run that is compared."""
+        return self.course.best is not None and self.course.best[0] == step
 
     def _milestone(self, step: int) -> int | None:
-        """Return the epoch that ends after this number of steps, if its checkpoint is never removed."""
+        """Return the epoch that ends after this number of steps, if its checkpoint is never removed.
+
+        Epoch 0 is the start of a run that begins with given weights: no seed reproduces it.
+        """
         epoch, place = divmod(step, self.loader.steps_per_epoch)
-        return epoch if place == 0 and epoch and self.config.keeps(epoch) else None
+        kept = self.config.keeps(epoch) if epoch else self.config.start is not None
+        return epoch if place == 0 and kept else None
 
     def _resume(self) -> dict[str, Any]:
         """Load the newest intact checkpoint, if any, and return its state."""
@@ -236,7 +258,7 @@ class Training:
     def _measure_baselines(self, validate: Validate) -> None:
         """Measure the baselines once. A run that an older version started may be past step 0."""
         untrained = self.model if self.step == 0 else build_model(self.config, self.device)
-        self.course.baselines = validate.baselines(untrained)
+        self.course.validated(0, validate.baselines(untrained))
         self.log.write(self.step, {"epoch": 0, **self.course.baselines})
         self.display.baselines(self.course.baselines)
 
@@ -248,7 +270,7 @@ class Training:
         values = validate(self.model)
         self.model.train()
         self.log.write(batch.step, {"epoch": batch.epoch + 1, **values})
-        self.course.knn = values
+        self.course.validated(self.step, values)
         return values
 
     def _stop_if_collapsed(self) -> None:

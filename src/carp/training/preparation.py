@@ -9,8 +9,8 @@ import torch
 from carp.compute import distributed
 from carp.compute.device import choose_device
 from carp.config import Config, DataSettings, resolve, resolve_part
-from carp.config.recipe import read_settings
 from carp.console.progress import Display
+from carp.encoders.starting_point import settings_with_start
 from carp.images.open_source import open_images
 from carp.images.source import Openable, Source
 from carp.runs.run_folder import INDEX, config_of, locked
@@ -30,7 +30,7 @@ def open_for_training(
     others wait; these then use its index, if they see the same folder. A run in `folder` that has a checkpoint keeps
     the settings that depend on the machine it began on.
     """
-    values = read_settings(recipe, overrides)  # before a large folder is listed
+    values = settings_with_start(recipe, overrides, config_of(folder), folder)  # before a large folder is listed
     where = resolve_part(DataSettings, values)
     index = None if folder is None else folder / INDEX
 

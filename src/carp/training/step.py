@@ -75,7 +75,16 @@ class Stepper:
         def prepare(number: int, views: Sequence[Tensor]) -> list[Tensor]:
             who = (distributed.rank(),) if distributed.rank() else ()
             torch.manual_seed(seed_of(config.seed, Purpose.STEP, step, number, *who))  # dropout, stochastic depth
-            return [normalise(v, self.device, channels_last=config.channels_last) for v in views]
+            return [
+                normalise(
+                    v,
+                    self.device,
+                    channels_last=config.channels_last,
+                    mean=config.mean,
+                    deviation=config.deviation,
+                )
+                for v in views
+            ]
 
         def loss_of(number: int, embedded: Embedded, images: int) -> LossTerms:
             loss = sharded_loss if config.shards > 1 else shared_loss

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from carp.encoders.foreign import BY_NAME, METHODS, foreign_encoder, read_foreign
 from carp.encoders.foreign.architecture import COUNTER, Traits, architecture_of, expected_shapes
-from carp.encoders.foreign.build import OwnNormalisation
 from carp.errors import CheckpointError
+from carp.model.own_normalisation import OwnNormalisation
 from tests.encoders.foreign.layouts import (
     SimClr2ResNet,
     TensorFlowResNet,
@@ -28,7 +28,7 @@ from tests.encoders.foreign.layouts import (
 # Files that cannot tell where they come from are read as what they are; a name, also the file's own, says it.
 BARE = {"dino", "barlow-twins", "vicreg", "resnet-v1"}
 NEED_A_NAME = {"carl": "carp", "sela-v2": "deepcluster-v2"}
-ELSEWHERE = {"simclr-v2", "cifar-resnet", "timm-vit", "deit"}
+ELSEWHERE = {"simclr-v2", "cifar-resnet", "timm-vit", "deit", "efficientnet-lite0"}
 ROWS = [method.name for method in METHODS if method.name not in ELSEWHERE]
 
 

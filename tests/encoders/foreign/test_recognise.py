@@ -12,7 +12,7 @@ from carp.encoders.foreign import METHODS, read_foreign
 from carp.errors import CheckpointError
 from tests.encoders.foreign.layouts import narrow, released
 
-ELSEWHERE = {"simclr-v2", "cifar-resnet", "resnet", "timm-vit", "deit"}
+ELSEWHERE = {"simclr-v2", "cifar-resnet", "resnet", "timm-vit", "deit", "efficientnet-lite0"}
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from typing import Any
 from torch import nn
 
 from carp._version import __version__
-from carp.config import EncoderSettings
+from carp.config import IMAGENET_MEAN, IMAGENET_STD, EncoderSettings
 from carp.encoders.foreign import ForeignWeights, foreign_encoder
 from carp.encoders.foreign.architecture import timm_resnet
-from carp.encoders.foreign.build import OwnNormalisation
+from carp.encoders.foreign.timm_network import TimmNetwork
 from carp.encoders.foreign.vit import VitArchitecture, timm_vit
 from carp.encoders.layers import tensors_hash, weights_hash
 from carp.encoders.load import load
@@ -19,8 +19,9 @@ from carp.encoders.model_argument import is_weights, split_weights
 from carp.encoders.read_export import CarpExport, build_own, read_own, without_reading
 from carp.errors import CheckpointError
 from carp.features.extract import default_resize
-from carp.images.loading.loader import IMAGENET_MEAN, IMAGENET_STD
+from carp.images.views.interpolation import DEFAULT_INTERPOLATION, Interpolation
 from carp.model.encoder import num_features, timm_options
+from carp.model.own_normalisation import without_normalisation
 from carp.runs.run_folder import open_run
 
 Three = tuple[float, float, float]
@@ -42,6 +43,7 @@ class ExportableEncoder:
     """Where the weights come from."""
     mean: Three = IMAGENET_MEAN
     std: Three = IMAGENET_STD
+    interpolation: Interpolation = DEFAULT_INTERPOLATION
     any_size: bool = True
     """Whether to compare images of other sizes; libraries interpolate the positions of a ViT differently."""
 
@@ -53,10 +55,8 @@ class ExportableEncoder:
     @property
     def resize_rule(self) -> str:
         """How an image of any size is brought to `size`, as torchvision's transforms of PIL images."""
-        return (
-            f"Resize({self.resize}, interpolation=BICUBIC), CenterCrop({self.size}): the shorter side becomes "
-            f"{self.resize} pixels with antialiasing, then the centre is cut"
-        )
+        steps = f"Resize({self.resize}, interpolation={self.interpolation.upper()}), CenterCrop({self.size})"
+        return f"{steps}: the shorter side becomes {self.resize} pixels with antialiasing, then the centre is cut"
 
     def about(self) -> dict[str, Any]:
         """Return the description of the encoder that exported files contain."""
@@ -69,6 +69,7 @@ class ExportableEncoder:
             "resize_rule": self.resize_rule,
             "mean": list(self.mean),
             "std": list(self.std),
+            "interpolation": self.interpolation,
             "origin": self.origin,
             "tensors_sha256": tensors_hash(self.module.state_dict()),
             "written_by": f"CARP {__version__}",
@@ -99,7 +100,7 @@ def open_exportable(model: str | Path, branch: str = "teacher") -> ExportableEnc
         "weights": encoder.hash,
     }
     config = run.config
-    module = encoder.module.requires_grad_(False)
+    module = without_normalisation(encoder.module).requires_grad_(False)
     return ExportableEncoder(
         module,
         encoder.size,
@@ -107,6 +108,9 @@ def open_exportable(model: str | Path, branch: str = "teacher") -> ExportableEnc
         config.encoder,
         without_reading(timm_options(config)),
         origin | _stem(config),
+        config.mean,
+        config.deviation,
+        config.interpolation,
     )
 
 
@@ -114,7 +118,15 @@ def _of_export(own: CarpExport) -> ExportableEncoder:
     """Open an encoder that was exported before, to export it in another format."""
     module, about = build_own(own).requires_grad_(False), own.about
     return ExportableEncoder(
-        module, about.size, about.resize, about.architecture, without_reading(about.options), about.origin
+        module,
+        about.size,
+        about.resize,
+        about.architecture,
+        without_reading(about.options),
+        about.origin,
+        about.mean,
+        about.std,
+        about.interpolation,
     )
 
 
@@ -126,13 +138,17 @@ def _stem(config: EncoderSettings) -> dict[str, Any]:
 def _of_weights(module: nn.Module, weights: ForeignWeights) -> ExportableEncoder:
     """Open the network without its normalisation, which exported files describe by numbers."""
     found, row = weights.architecture, weights.method
-    inner = module.encoder if isinstance(module, OwnNormalisation) else module
+    inner = without_normalisation(module)
     origin = {"file": weights.path.name, "sha256": weights.sha256, "method": row.name, "weights": weights_hash(module)}
     origin |= {"branch": weights.branch} if weights.branch else {}
     if isinstance(found, VitArchitecture):
         size, (architecture, options) = weights.size, timm_vit(found)
         resize = default_resize(size)
         return ExportableEncoder(inner, size, resize, architecture, options, origin, row.mean, row.std, any_size=False)
+    if isinstance(found, TimmNetwork):
+        del origin["method"]  # the export has timm's names, so it is read by its own description
+        images = (row.size, default_resize(row.size), found.name, found.options)
+        return ExportableEncoder(inner, *images, origin, row.mean, row.std, row.interpolation)
     architecture, options = timm_resnet(found)
     if row.traits.cifar:
         architecture = str(found)

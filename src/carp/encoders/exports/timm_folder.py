@@ -53,7 +53,7 @@ def _config(exportable: ExportableEncoder, classifier: Any) -> dict[str, Any]:
         "model_args": exportable.options,
         "pretrained_cfg": {
             "input_size": side,
-            "interpolation": "bicubic",
+            "interpolation": exportable.interpolation,
             "crop_pct": _crop_pct(exportable.size, exportable.resize),
             "crop_mode": "center",
             "mean": exportable.mean,

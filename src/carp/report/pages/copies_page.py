@@ -8,7 +8,7 @@ from rich.text import Text
 from carp.console.printable import printable
 from carp.console.safe_console import SafeConsole
 from carp.features.stored_images import StoredImages
-from carp.report.pages.html_page import section, write_page
+from carp.report.pages.template import ShownPicture, shown_pictures, write_page
 from carp.report.pages.thumbnails import GREEN, Picture, thumbnail_of
 from carp.report.tables.screen import on_terminal, print_rows
 from carp.similarity.copies_found import CopiesFound, Group, Member
@@ -56,14 +56,13 @@ def print_copies(found: CopiesFound) -> None:
 
 def write_copies_page(path: Path, found: CopiesFound, images: StoredImages) -> None:
     """Write an HTML page with the images of every group side by side."""
-    sections, pictures = list[str](), 0
+    sections, pictures = list[tuple[str, list[ShownPicture]]](), 0
     for number, group in enumerate(found.groups, start=1):
         if pictures + len(group.members) > _PICTURES:
             break
         pictures += len(group.members)
-        sections.append(
-            section(f"Group {number}: {len(group.members)} images, {group.head()}", _pictures(group, images))
-        )
+        title = f"Group {number}: {len(group.members)} images, {group.head()}"
+        sections.append((title, shown_pictures(_pictures(group, images))))
     notes = [
         found.rule(),
         "The most certain groups come first: identical files, then by how much their pixels agree.",
@@ -72,7 +71,7 @@ def write_copies_page(path: Path, found: CopiesFound, images: StoredImages) -> N
     ]
     if len(sections) < len(found.groups):
         notes.append(f"The first {len(sections):,} groups are shown; duplicates.json has all {len(found.groups):,}.")
-    write_page(path, found.summary(), notes, sections)
+    write_page(path, "sheet.html", title=found.summary(), notes=notes, groups=sections)
 
 
 def _pictures(group: Group, images: StoredImages) -> list[Picture]:

@@ -12,8 +12,8 @@ from carp.console.safe_console import SafeConsole
 from carp.errors import ConfigError, UnreadableImageError
 from carp.features.stored_images import StoredImages
 from carp.images.decoding.decode import decode, read_file
-from carp.report.pages.html_page import section, write_page
 from carp.report.pages.sheet import Sheet
+from carp.report.pages.template import shown_pictures, write_page
 from carp.report.pages.thumbnails import GREEN, Picture, thumbnail, thumbnail_of
 from carp.report.tables.screen import on_terminal, print_rows
 from carp.similarity.matches import Found
@@ -68,7 +68,7 @@ def write_search_sheet(path: Path, found: Sequence[Found], images: StoredImages)
     part = f", the first {_MAX_ROWS}" if len(found) > _MAX_ROWS else ""
     title = f"{queries}{part}: the most similar images"
     if path.suffix.lower() == ".html":
-        write_page(path, title, [], [section(row[0].lines[0], row) for row in rows])
+        write_page(path, "sheet.html", title=title, groups=[(row[0].lines[0], shown_pictures(row)) for row in rows])
     else:
         Sheet(title, rows).write(path)
 

@@ -28,17 +28,21 @@ class Picture:
     """The file that a click on the thumbnail opens, if it exists."""
 
 
-def thumbnail(pixels: Pixels, side: int = SIDE) -> Image.Image:
-    """Resize an image to fit into a square; small images are enlarged."""
+def thumbnail(pixels: Pixels, side: int = SIDE, *, enlarge: bool = True) -> Image.Image:
+    """Resize an image to fit into a square; small images are enlarged, or stay as they are for a page that does it."""
     image = Image.fromarray(pixels)
     scale = side / max(image.size)
+    if scale >= 1 and not enlarge:
+        return image
     size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     return image.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC)
 
 
-def thumbnail_of(images: StoredImages, row: int, place: str) -> Image.Image | None:
+def thumbnail_of(
+    images: StoredImages, row: int, place: str, side: int = SIDE, *, enlarge: bool = True
+) -> Image.Image | None:
     """Return the thumbnail of an image of a feature store, or None if it can no longer be read."""
     try:
-        return thumbnail(decode(images.fetch(row, place), place))
+        return thumbnail(decode(images.fetch(row, place), place), side, enlarge=enlarge)
     except UnreadableImageError:
         return None

@@ -18,6 +18,7 @@ from carp.images.labels import single_labels
 from carp.images.loading.loader import make_loader
 from carp.images.open_source import open_source
 from carp.images.source import Openable, Source
+from carp.images.sources.subset import held_out
 from carp.training.planning.best_choice import best_choice
 from carp.training.planning.estimate import Estimate, estimate
 from carp.training.planning.memory_check import memory_for_training, memory_problem
@@ -39,11 +40,14 @@ def dry_run(
     if config.validation is not None:
         single_labels(open_source(config.validation, root=config.root, download=config.download), "validation by k-NN")
     needs = estimate(config)
+    whole = source
+    source, _ = held_out(source, config.held_out, seed=config.seed)
     steps_per_epoch = make_loader(source, config).steps_per_epoch
     steps = Schedules(config, steps_per_epoch).num_steps
     yield from to_yaml(config).rstrip().split("\n")
     yield "---"
-    yield f"images                {len(source):,} in {source.name}"
+    held = f", {config.held_out:,} of them held out" if config.held_out else ""
+    yield f"images                {len(whole):,} in {source.name}{held}"
     yield f"classes               {len(source.classes) or 'no labels'}"
     yield f"steps                 {steps:,} ({steps_per_epoch:,} per epoch)"
     yield f"device                {device}{_cores(config, device)}"

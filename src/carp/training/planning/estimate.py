@@ -13,8 +13,8 @@ from carp.compute import distributed
 from carp.config import Config
 from carp.errors import ModelError
 from carp.model.branch import Branch
+from carp.model.encoder import check_patches
 from carp.model.head import blocks_per_chunk
-from carp.model.vision_transformer import check_patches
 
 _FLOAT = 4
 

@@ -1,0 +1,1 @@
+"""CARP inside other libraries. Each module needs the library that it is named after."""

@@ -1,0 +1,1 @@
+"""The page of `carp report`: one run, or several side by side."""
