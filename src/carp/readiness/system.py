@@ -71,6 +71,7 @@ def _devices(subject: Subject) -> Iterator[Finding]:
             values={"bytes": total, "free_bytes": free},
         )
     if torch.cuda.is_available():
+        yield _driver()
         yield _nccl()
     yield from _precision(subject)
 
@@ -112,6 +113,14 @@ def _has_nvidia_card() -> bool:
     with suppress(OSError):
         return any(vendor.read_text().strip() == _NVIDIA for vendor in vendors)
     return False
+
+
+def _driver() -> Finding:
+    try:
+        first, *_ = Path("/proc/driver/nvidia/version").read_text().splitlines()
+    except (OSError, ValueError):  # AMD, or not Linux
+        return Finding("driver", "n/a", "its version is unknown")
+    return Finding("driver", "pass", f"{' '.join(first.split())}; torch was built for CUDA {torch.version.cuda}")
 
 
 def _nccl() -> Finding:
