@@ -54,7 +54,7 @@ def test_a_table_a_page_and_folders(cli: Cli, colours: Path, features: Path, tmp
     for cluster in "123":
         inside = [row for row in rows if row["cluster"] == cluster]
         assert len({row["name"] for row in inside}) == 1
-        links = list((tmp_path / "folders").glob(f"{cluster}_*/*")) + list((tmp_path / "folders" / cluster).glob("*"))
+        links = [*(tmp_path / "folders").glob(f"{cluster}_*/*"), *(tmp_path / "folders").glob(f"cluster_{cluster}/*")]
         assert {str(link.resolve()) for link in links} == {row["image"] for row in inside}
     summary = json.loads((tmp_path / "clusters.json").read_text())
     assert sum(each["images"] for each in summary["clusters"]) == summary["images"] == 90

@@ -134,12 +134,10 @@ def cluster(
     found, count, method = _found(wanted, store, model, branch, options, seed, display)
     labels = None if store.labels is None or store.labels.ndim > 1 else np.asarray(store.labels)
     suggested = cluster_names(found.own, places, labels, store.classes)
-    names = [f"{number + 1}{f': {name}' if name else ''}" for number, name in enumerate(suggested)]
+    names = [f"{number}: {name}" if name else f"cluster {number}" for number, name in enumerate(suggested, start=1)]
     notes = _write(folder, found, names, places, labels, store.classes, method, count)
     images = StoredImages(store, source)
-    shown = ClusteredImages(
-        source.name, found, names, places, images, store.features, labels, store.classes, method, count
-    )
+    shown = ClusteredImages(source.name, found, names, places, images, store.features, labels, store.classes, count)
     write_clusters_page(folder / PAGE, shown, [method, *notes], display)
     if folders:
         write_link_folders(folder / FOLDERS, places, [names[own] for own in found.own.tolist()])

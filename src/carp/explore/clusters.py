@@ -17,7 +17,7 @@ from carp.similarity.vectors import parts, unit_length
 
 _SAMPLE, _SMALLEST_SAMPLE = 64, 1024  # images per cluster, and in all, that the starts are tried on
 _STARTS, _ITERATIONS = 6, 8
-_ROUNDS, _REFINEMENTS, _CONVERGED = 4, 3, 5e-4  # of iterations over all images, until the objective hardly gains
+_ROUNDS, _REFINEMENTS, _CONVERGED = 8, 3, 2e-4  # of iterations over all images, until the objective hardly gains
 _DIRECTIONS = 256
 _COSINES_AT_A_TIME = 2**24
 

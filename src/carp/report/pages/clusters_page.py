@@ -24,7 +24,7 @@ from carp.report.pages.thumbnails import Picture, thumbnail_of
 
 _SIDE = 112
 _PICTURES = 3000  # on a page
-_MOST, _FEWEST, _DOUBTFUL, _OUTLIERS = 12, 4, 4, 24
+_MOST, _FEWEST, _DOUBTFUL, _OUTLIERS = 11, 4, 4, 22
 _MOST_CLUSTERS = 400
 _MAP = 5000  # images
 
@@ -42,7 +42,6 @@ class ClusteredImages:
     features: Features
     labels: NDArray[np.int64] | None
     classes: Sequence[str]
-    method: str
     count: ClusterCount | None
     """How the number of clusters was chosen; None if it was given."""
 
@@ -122,7 +121,7 @@ def _facts(found: ClusteredImages) -> list[Fact]:
     clusters = found.clusters
     facts = [
         Fact("images", f"{len(clusters.own):,}"),
-        Fact("clusters", f"{len(clusters):,}", found.method),
+        Fact("clusters", f"{len(clusters):,}"),
         Fact("largest", f"{clusters.sizes.max():,}", f"smallest {clusters.sizes.min():,}"),
         Fact("certainty", f"{clusters.certainty.mean():.2f}", "mean; 1 at a centre, 0 between two"),
     ]
