@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Tests and commands start many processes, which should find their modules compiled
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test test-slow coverage fuzz check bench clean
 setup: .venv/.ready
 
