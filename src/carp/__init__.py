@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
     from carp.commands.label import LabelledFiles, label
+    from carp.commands.push import push
     from carp.commands.report_run import Report, report_run
     from carp.commands.search import search
     from carp.commands.table import table
@@ -99,6 +100,7 @@ _HOMES = {
     "load": "carp.encoders.load",
     "random_partition": "carp.model.partition",
     "reference_loss": "carp.model.loss",
+    "push": "carp.commands.push",
     "report_run": "carp.commands.report_run",
     "search": "carp.commands.search",
     "table": "carp.commands.table",
@@ -153,6 +155,7 @@ __all__ = [
     "index",
     "label",
     "load",
+    "push",
     "random_partition",
     "reference_loss",
     "report_run",
