@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from carp.features.store import Store
     from carp.images.inspect.data_check import DataCheck
     from carp.images.sources.paper.paper_datasets import ListedDataset
+    from carp.integrations.lightning_callback import CarpCallback
     from carp.integrations.sklearn_transformer import CarpEncoder
     from carp.model.loss import LossTerms, carp_loss, reference_loss
     from carp.model.partition import random_partition
@@ -55,6 +56,7 @@ bound_spinning()
 
 _HOMES = {
     "Attacked": "carp.commands.attack",
+    "CarpCallback": "carp.integrations.lightning_callback",
     "CarpEncoder": "carp.integrations.sklearn_transformer",
     "CarpError": "carp.errors",
     "Clustered": "carp.commands.cluster",
@@ -111,6 +113,7 @@ _HOMES = {
 
 __all__ = [
     "Attacked",
+    "CarpCallback",
     "CarpEncoder",
     "CarpError",
     "Clustered",
