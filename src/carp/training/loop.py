@@ -1,6 +1,8 @@
 """A run in progress: resume, train, log, validate, diagnose, save."""
 
+import copy
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +19,7 @@ from carp.model.carp import Carp
 from carp.model.strided_convolutions import select_pixels_first
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
+from carp.runs.background_writer import Write
 from carp.runs.checkpoint import Checkpoint
 from carp.runs.metrics_log import RunLog, SilentLog
 from carp.runs.resumable import ResumableLoop, newest_state
@@ -101,8 +104,8 @@ class Training:
         last_step = self.schedules.num_steps
         if validate and not self.course.baselines:
             self._measure_baselines(validate)
-        if self.step == 0 and self._milestone(0) is not None:
-            self.save()
+        if self.step == 0 and self._milestone(0) is not None and (write := self.save()) is not None:
+            write()
         self.model.train()
         with self.display.training(self.step, last_step) as progress, self.threads:
             ResumableLoop(
@@ -140,14 +143,14 @@ class Training:
         if with_health and self.step < last_step:
             self._stop_if_collapsed()
 
-    def save(self) -> None:
-        """Write a checkpoint of everything that cannot be derived from the configuration and the step.
+    def save(self) -> Write | None:
+        """Copy everything that cannot be derived from the configuration and the step; return what writes the copy.
 
-        Every process calls this; the first one writes. Nothing in it depends on the number of processes.
+        Every process calls this; only the first one writes. Nothing in it depends on the number of processes.
         """
         tensors = self._tensors()
         if not distributed.is_first():
-            return
+            return None
         state = {
             "metrics_length": self.log.sync(),
             "metrics_crc32": self.log.checksum,
@@ -159,9 +162,14 @@ class Training:
             "torch_threads": self.threads.current,
             "processes": distributed.world_size(),
         }
-        point = Checkpoint(self.step, tensors, state)
-        keep, milestone = self.config.keep_checkpoints, self._milestone(self.step)
-        checkpoints.save(self.checkpoints, point, keep=keep, milestone=milestone, best=self._is_best(self.step))
+        return partial(
+            checkpoints.save,
+            self.checkpoints,
+            Checkpoint(self.step, checkpoints.snapshot(tensors), copy.deepcopy(state)),
+            keep=self.config.keep_checkpoints,
+            milestone=self._milestone(self.step),
+            best=self._is_best(self.step),
+        )
 
     def _is_best(self, step: int) -> bool:
         """Whether the model after this number of steps is the best one so far, in a run that is compared."""
@@ -279,5 +287,4 @@ class Training:
         # Processes on different hardware may round to different verdicts
         (in_a_row,) = distributed.all_reduce_max([self.course.collapsed_in_a_row])
         if in_a_row >= _PATIENCE:
-            self.save()
             raise CollapseError(f"stopped at step {self.step}, {self.diagnosis} (on_collapse: stop)")
