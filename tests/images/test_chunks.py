@@ -1,7 +1,9 @@
 """Workers prepare chunks of a batch: the same views, little shared memory, and an error where it is too little."""
 
+import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -114,4 +116,14 @@ def test_shared_memory_stays_below_the_cap(tmp_path: Path, monkeypatch: pytest.M
 
 
 def _used() -> int:
-    return sum(path.stat().st_blocks * 512 for path in SHARED.glob("torch_*") if path.exists())
+    """Bytes of shared memory that this process and its workers have mapped; torch unlinks its files at once."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    mapped = dict[str, int]()
+    for process in ("self", *children):
+        with suppress(OSError):  # it may have ended
+            for line in Path(f"/proc/{process}/maps").read_text().splitlines():
+                if f"{SHARED}/torch_" in line:
+                    place, _, _, _, inode, *_ = line.split()
+                    first, last = (int(address, 16) for address in place.split("-"))
+                    mapped[inode] = last - first
+    return sum(mapped.values())
