@@ -14,6 +14,7 @@ from carp.compute.threads import is_tunable
 from carp.config import Config, decisive
 from carp.errors import CheckpointError, CollapseError
 from carp.images.loading.loader import Batch, Loader
+from carp.images.loading.upload import uploaded
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Carp
 from carp.model.strided_convolutions import select_pixels_first
@@ -111,7 +112,7 @@ class Training:
             ResumableLoop(
                 first_step=self.step,
                 last_step=last_step,
-                batches=self.loader.batches,
+                batches=lambda first, last: uploaded(self.loader.batches(first, last), self.device),
                 step=lambda _, batch: self._take_step(batch, progress, validate),
                 save=lambda _: self.save(),
                 save_seconds=60 * self.config.checkpoint_minutes,

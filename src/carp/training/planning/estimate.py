@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from carp.compute import distributed
+from carp.compute.device import choose_device
 from carp.config import Config
 from carp.errors import ModelError
+from carp.images.loading.in_memory import is_held
+from carp.images.loading.upload import STEPS_HELD
+from carp.images.views.view_parameters import view_kinds
 from carp.model.branch import Branch
 from carp.model.encoder import check_patches
 from carp.model.head import blocks_per_chunk
@@ -29,12 +33,13 @@ class Estimate:
     weights_bytes: int  # student, teacher, gradients, optimiser state
     activation_bytes: int  # kept for the backward pass of one micro-batch
     head_bytes: int  # buffers of the pass over the partition
+    views_bytes: int  # of the steps that a GPU holds
     small_stem: bool  # whether the encoder's own stem was replaced
 
     @property
     def total_bytes(self) -> int:
         """Peak memory, without the data loader and the libraries themselves."""
-        return self.weights_bytes + self.activation_bytes + self.head_bytes
+        return self.weights_bytes + self.activation_bytes + self.head_bytes + self.views_bytes
 
 
 def estimate(config: Config) -> Estimate:
@@ -56,7 +61,16 @@ def estimate(config: Config) -> Estimate:
     if held > 1:  # the head of a shard sees the images of all processes
         whole *= held
     small_stem = isinstance(getattr(branch.encoder, "maxpool", None), nn.Identity)
-    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, _head(config, whole, held), small_stem)
+    head, views = _head(config, whole, held), _views(config, share)
+    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, head, views, small_stem)
+
+
+def _views(config: Config, share: int) -> int:
+    """Return the bytes of views on a GPU: one per number for photographs, floats for small images."""
+    if choose_device(config.device).type != "cuda":
+        return 0
+    numbers = sum(3 * kind.size**2 for kind in view_kinds(config))
+    return STEPS_HELD * share * numbers * (_FLOAT if is_held(config) else 1)
 
 
 def _head(config: Config, batch: int, held: int) -> int:
