@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from carp.compute import distributed
 from carp.config import resolve
 from carp.errors import ConfigError
 from carp.images.loading import chunks
 from carp.images.loading.chunks import PREFETCH, Assembly, chunk_size, free_shared_memory, in_chunks
 from carp.images.loading.loader import PhotoLoader
+from carp.images.sources.array import ArraySource
 from carp.images.sources.folder import FolderSource
 from tests.helpers import TINY, tiny_images, write_images
 
@@ -89,6 +91,18 @@ def test_any_size_of_the_chunks_gives_the_same_views(
         for a, b in zip(ours.views, theirs.views, strict=True):
             assert torch.equal(a, b)
             assert a.stride() == b.stride()
+
+
+@pytest.mark.parametrize(
+    ("workers", "processes", "own"), [(0, 1, 0), (0, 8, 0), (2, 1, 2), (16, 8, 2), (17, 8, 2), (3, 4, 1)]
+)
+def test_the_processes_of_a_machine_divide_its_workers(
+    workers: int, processes: int, own: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert distributed.share_here(workers) == own
+    loader = PhotoLoader(ArraySource(tiny_images(64)), config(global_size=144, workers=workers, batch_size=64))
+    assert loader._chunk == chunk_size(64, 2 * 3 * 144**2, own)
 
 
 @needs_shared_memory

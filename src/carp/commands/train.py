@@ -10,7 +10,7 @@ from torch import Tensor
 
 from carp.commands.report_run import PAGE, report_run
 from carp.compute import distributed
-from carp.compute.device import deterministic
+from carp.compute.device import deterministic, products_in
 from carp.config import Config
 from carp.console.quantities import counted
 from carp.encoders.starting_point import read_start
@@ -83,7 +83,12 @@ def train(
         check_run(config, source, device)
         if minutes is not None:
             config = fit_into(minutes, config, source, device, folder, display)
-    with held_run(folder, config, whole), pixel_limit(config.max_image_pixels), deterministic(config.deterministic):
+    with (
+        held_run(folder, config, whole),
+        pixel_limit(config.max_image_pixels),
+        deterministic(config.deterministic),
+        products_in(config.precision),
+    ):
         if note := advice(source, config):
             display.warn(note)
         quarantine = Quarantine(

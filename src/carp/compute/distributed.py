@@ -52,6 +52,11 @@ def processes_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+def share_here(number: int) -> int:
+    """Return this process's share of what the processes on this machine divide: at least 1, unless it is 0."""
+    return max(min(number, 1), number // processes_here())
+
+
 def is_first() -> bool:
     """Return whether this is the first process, the one that writes files and prints."""
     return rank() == 0

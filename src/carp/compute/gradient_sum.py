@@ -40,7 +40,10 @@ class GradientSum:
         self._missing = {id(parameter): passes for parameter in self._parameters} | {id(p): 1 for p in once}
         self._missing |= {id(tensor): 1 for tensor in self._averaged}
         self._sent = list[distributed.SumInFlight]()
-        hooks = [parameter.register_post_accumulate_grad_hook(self._arrived) for parameter in self._parameters]
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(self._arrived)  # type: ignore[no-untyped-call]
+            for parameter in self._parameters
+        ]
         try:
             yield
         finally:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from carp.compute import distributed
+from carp.compute.compilation import compilation_explained, compile_networks
 from carp.compute.threads import is_tunable
 from carp.config import Config, decisive
 from carp.errors import CheckpointError, CollapseError
 from carp.images.loading.loader import Batch, Loader
 from carp.images.loading.upload import uploaded
-from carp.model.batch_norm import synchronise
+from carp.model.batch_norm import is_synchronised, synchronise
 from carp.model.carp import Carp
 from carp.model.strided_convolutions import select_pixels_first
 from carp.random import Purpose, seed_of
@@ -96,9 +97,21 @@ class Training:
             warn=display.warn,
         )
         if config.compile:
-            self.model.student.encoder.compile()
+            self._compile()
         self.stepper = Stepper(self.model, self.optimiser, self.schedules, config, device)
         self.stepper.loss_scale.restore(saved)
+
+    def _compile(self) -> None:
+        """Compile encoders and projectors of both branches; batch norm that waits for other processes cannot be."""
+        branches = [self.model.student] if self.model.siamese else [self.model.student, self.model.teacher]
+        networks = [network for branch in branches for network in (branch.encoder, branch.projector)]
+        possible = [network for network in networks if not is_synchronised(network)]
+        compile_networks(possible)
+        if len(possible) < len(networks):
+            self.display.warn(
+                f"compile=true: {len(networks) - len(possible)} of {len(networks)} networks are not compiled, because "
+                "their batch norm waits for other processes. Set sync_batch_norm=false to compile them."
+            )
 
     def run(self, validate: Validate | None = None) -> None:
         """Train to the end; raise if a signal, a collapse or a number that is not finite ends the run early."""
@@ -130,7 +143,7 @@ class Training:
         """Take one step, and log, validate and diagnose when that is due."""
         last_step = self.schedules.num_steps
         with_health = batch.step % self.config.health_steps == 0 or batch.step + 1 == last_step
-        with self.threads.step(batch.step), distributed.explained():
+        with self.threads.step(batch.step), compilation_explained(self.config.compile), distributed.explained():
             result = self.stepper(batch, with_health=with_health)
         if not result.finite:
             raise post_mortem(self.folder, self.model, batch, result, self.diagnosis)

@@ -103,7 +103,7 @@ class Stepper:
         once = [self.model.student.assigner.directions_KD] if exact else []  # the head runs over the whole batch
         with (
             self.gradient_sum.overlapping(len(micro_batches), once=once),
-            torch.autocast(self.device.type, half, enabled=config.precision != "fp32"),
+            torch.autocast(self.device.type, half, enabled=config.half),
         ):
             accumulate = accumulate_exact if exact else accumulate_fast
             seen = accumulate(self.model, micro_batches, prepare, loss_of, scale=scale)

@@ -126,7 +126,7 @@ class PhotoLoader:
         self._chunk = chunk_size(
             distributed.largest_share(config.batch_size),
             sum(3 * kind.size**2 for kind in view_kinds(config)),
-            config.workers,
+            distributed.share_here(config.workers),
         )
         self._pinned = choose_device(config.device).type == "cuda"
         self._quarantine = Quarantine(len(source), config.max_bad_share) if quarantine is None else quarantine

@@ -55,7 +55,7 @@ def estimate(config: Config) -> Estimate:
     activations = 2 * _kept_for_backward(branch, config.global_size, batch)
     if config.local_views:
         activations += config.local_views * _kept_for_backward(branch, config.local_size, batch)
-    if config.precision != "fp32":
+    if config.half:
         activations //= 2
     whole = share if config.accumulate == "exact" else batch
     if held > 1:  # the head of a shard sees the images of all processes
