@@ -130,14 +130,14 @@ def test_shared_memory_stays_below_the_cap(tmp_path: Path, monkeypatch: pytest.M
 
 
 def _used() -> int:
-    """Bytes of shared memory that this process and its workers have mapped; torch unlinks its files at once."""
+    """Bytes of shared memory of this process and its workers; torch unlinks its files, but keeps descriptors open."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    mapped = dict[str, int]()
+    sizes = dict[int, int]()
     for process in ("self", *children):
         with suppress(OSError):  # it may have ended
-            for line in Path(f"/proc/{process}/maps").read_text().splitlines():
-                if f"{SHARED}/torch_" in line:
-                    place, _, _, _, inode, *_ = line.split()
-                    first, last = (int(address, 16) for address in place.split("-"))
-                    mapped[inode] = last - first
-    return sum(mapped.values())
+            for descriptor in Path(f"/proc/{process}/fd").iterdir():
+                with suppress(OSError):
+                    if str(descriptor.readlink()).startswith(f"{SHARED}/torch_"):
+                        about = descriptor.stat()
+                        sizes[about.st_ino] = about.st_size
+    return sum(sizes.values())

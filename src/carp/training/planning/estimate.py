@@ -42,8 +42,8 @@ class Estimate:
         return self.weights_bytes + self.activation_bytes + self.head_bytes + self.views_bytes
 
 
-def estimate(config: Config) -> Estimate:
-    """Estimate the memory that one process needs for training."""
+def estimate(config: Config, *, on_gpu: bool | None = None) -> Estimate:
+    """Estimate the memory that one process needs for training; by default on the device of the settings."""
     with torch.device("meta"):
         branch = Branch(config)
     check_patches(branch.encoder, config.encoder, {"local_size": config.local_size} if config.local_views else {})
@@ -61,14 +61,13 @@ def estimate(config: Config) -> Estimate:
     if held > 1:  # the head of a shard sees the images of all processes
         whole *= held
     small_stem = isinstance(getattr(branch.encoder, "maxpool", None), nn.Identity)
-    head, views = _head(config, whole, held), _views(config, share)
+    on_gpu = choose_device(config.device).type == "cuda" if on_gpu is None else on_gpu
+    head, views = _head(config, whole, held), _views(config, share) if on_gpu else 0
     return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, head, views, small_stem)
 
 
 def _views(config: Config, share: int) -> int:
     """Return the bytes of views on a GPU: one per number for photographs, floats for small images."""
-    if choose_device(config.device).type != "cuda":
-        return 0
     numbers = sum(3 * kind.size**2 for kind in view_kinds(config))
     return STEPS_HELD * share * numbers * (_FLOAT if is_held(config) else 1)
 
