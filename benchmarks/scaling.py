@@ -1,4 +1,4 @@
-"""Memory, compute and traffic of the paper's setting on 1 to 64 GPUs, from formulas: the table of docs/scaling.md.
+"""Memory, compute and traffic of the paper's setting on 1 to 64 GPUs, from formulas: the tables of docs/scaling.md.
 
     python -m benchmarks.scaling
 
@@ -6,10 +6,15 @@
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from benchmarks.distributed import computed_bytes
-from carp.config import Config
+from carp.config import Config, resolve
+from carp.config.recipe import read_settings
+from carp.training.micro_batch import largest_micro_batch
 from carp.training.planning.estimate import Estimate, estimate
+from carp.training.planning.memory_check import ROOM
 
 BATCH, DIMENSIONS, BLOCK, MICRO_BATCH = 4096, 256, 512, 64
 GPUS = (1, 4, 16, 64)
@@ -28,12 +33,36 @@ def need(gpus: int, prototypes: int, *, sharded: bool) -> Estimate:
         prototypes="sharded" if sharded else "replicated",
         prototype_shards=gpus if sharded else None,
     )
+    with processes(gpus):
+        return estimate(config, on_gpu=True)
+
+
+@contextmanager
+def processes(count: int) -> Iterator[None]:
+    """Estimate for a process that is one of several."""
     before = os.environ.get("WORLD_SIZE")
-    os.environ["WORLD_SIZE"] = str(gpus)
+    os.environ["WORLD_SIZE"] = str(count)
     try:
-        return estimate(config)
+        yield
     finally:
         os.environ.pop("WORLD_SIZE") if before is None else os.environ.update(WORLD_SIZE=before)
+
+
+def print_micro_batches() -> None:
+    """Print what `micro_batch: auto` chooses for the ImageNet recipes, and what a step then costs."""
+    print("\n| recipe | GPUs | GB each | images per GPU | `micro_batch: auto` | GB needed | passes of the encoder |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for recipe in ("imagenet-100", "imagenet-100-multicrop"):
+        for gpus in (1, 4, 8):
+            for gigabytes in (40, 80):
+                with processes(gpus):
+                    given = {"reading": "printed", "micro_batch": None, "workers": 0}
+                    config = resolve(read_settings(recipe, given), num_images=1_281_167)
+                    size = largest_micro_batch(config, ROOM * gigabytes * 1e9, on_gpu=True)
+                    need = estimate(config.model_copy(update={"micro_batch": size}), on_gpu=True).total_bytes
+                share = BATCH // gpus
+                passes = 4 if size == share else 5
+                print(f"| {recipe} | {gpus} | {gigabytes} | {share:,} | {size:,} | {need / 1e9:.1f} | {passes} |")
 
 
 def flop(gpus: int, prototypes: int) -> tuple[float, float]:
@@ -76,6 +105,7 @@ def main() -> None:
     for prototypes, gpus, kind, weights_sent, head_sent in rows:
         if gpus > 1:
             print(f"| {prototypes:,} | {gpus} | {kind} | {weights_sent / 1e6:.0f} | {head_sent / 1e6:,.0f} |")
+    print_micro_batches()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import carp
-from carp.compute.device import deterministic
+from carp.compute.device import check_precision, deterministic, products_in
 from carp.errors import ConfigError
 from carp.readiness.pretended_device import OnDevice, pretended
 from carp.runs.metrics_log import read_metrics
@@ -113,3 +113,23 @@ def test_an_operation_without_a_deterministic_version_is_named(monkeypatch: pyte
     assert not torch.are_deterministic_algorithms_enabled()
     with pytest.raises(RuntimeError, match="something else"), deterministic(True):
         raise RuntimeError("something else")
+
+
+def test_tf32_is_refused_where_there_is_none_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"precision=tf32 needs .*cpu.* Use precision=fp32 or bf16"):
+        carp.train(tiny_images(), tmp_path / "run", quiet=True, **{**TINY, "precision": "tf32", "device": "cpu"})
+    assert not (tmp_path / "run").exists()
+    check_precision("fp32", torch.device("cpu"))
+
+
+def test_products_are_in_tf32_only_inside_the_block() -> None:
+    def now() -> tuple[bool, bool]:
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+    before = now()
+    with products_in("bf16"):
+        assert now() == before
+    with pytest.raises(ZeroDivisionError), products_in("tf32"):
+        assert now() == (True, True)
+        raise ZeroDivisionError
+    assert now() == before

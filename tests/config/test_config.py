@@ -8,6 +8,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from carp.compute.threads import available_cores
 from carp.config import FREE_KEYS, GROUPS, Config, check_block_size, differences, resolve, sizes_for
 from carp.config.recipe import parse_overrides, to_yaml
 from carp.errors import ConfigError
@@ -27,7 +28,7 @@ settings_strategy = st.fixed_dictionaries(
         "clip_gradient": st.one_of(st.none(), st.floats(1e-6, 1e6)),
         "encoder_options": st.dictionaries(st.text("abc_", min_size=1), st.one_of(st.integers(), st.booleans())),
         "validation": st.one_of(st.none(), st.text("aé中 /:#'\"{}[],&*!|>%@`-?~\\0", max_size=12)),
-        "precision": st.sampled_from(["fp32", "bf16", "fp16"]),
+        "precision": st.sampled_from(["fp32", "tf32", "bf16", "fp16"]),
         "reading": st.sampled_from(["printed", "authors"]),
         "pairs": st.sampled_from(["sum", "mean"]),
         "compile": st.booleans(),
@@ -221,3 +222,12 @@ def test_several_mistakes_are_all_told_on_one_line() -> None:
     assert "\n" not in message
     for word in ("epochs", "-1", "flip", "received 2", "bathc_size", "Did you mean 'batch_size'?"):
         assert word in message
+
+
+def test_auto_workers_are_one_per_core_that_may_be_used() -> None:
+    config = resolve({"workers": "auto"}, num_images=64)
+    assert config.workers == available_cores()
+
+
+def test_only_half_precision_is_half() -> None:
+    assert [Config(precision=name).half for name in ("fp32", "tf32", "bf16", "fp16")] == [False, False, True, True]

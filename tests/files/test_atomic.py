@@ -3,13 +3,14 @@
 import errno
 import multiprocessing
 import os
+import signal
 import stat
 import threading
 from pathlib import Path
 
 import pytest
 
-from carp.files.atomic import is_unfinished, remove_unfinished, replacing, write_atomic
+from carp.files.atomic import is_unfinished, remove_unfinished, replacing, scratch_folder, write_atomic
 
 
 def no_space(*_args: object, **_kwargs: object) -> None:
@@ -167,6 +168,25 @@ def test_the_temporary_file_of_another_machine_is_a_leftover_after_a_day(tmp_pat
     os.utime(left, (0, 0))
     write_atomic(tmp_path / "b", "text")
     assert names(tmp_path) == sorted([written.name, "b"])
+
+
+def test_a_scratch_folder_is_removed_at_its_end_or_after_a_kill_by_the_next_one(tmp_path: Path) -> None:
+    write_atomic(tmp_path / "kept", "text")  # this process has already looked for leftovers here
+
+    def be_killed() -> None:
+        with scratch_folder(tmp_path, "doctor") as folder:
+            (folder / "file").write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = multiprocessing.get_context("fork").Process(target=be_killed)
+    killed.start()
+    killed.join()
+    assert [name.endswith("-doctor") for name in names(tmp_path)] == [True, False]
+    with pytest.raises(ZeroDivisionError), scratch_folder(tmp_path, "doctor") as folder:
+        assert names(tmp_path) == sorted([folder.name, "kept"])
+        assert is_unfinished(folder)
+        raise ZeroDivisionError
+    assert names(tmp_path) == ["kept"]
 
 
 def test_what_a_kill_between_the_two_renames_of_a_folder_leaves_is_removed(tmp_path: Path) -> None:

@@ -1,21 +1,22 @@
 """Workers prepare chunks of a batch: the same views, little shared memory, and an error where it is too little."""
 
-import contextlib
-import multiprocessing
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from carp.compute import distributed
 from carp.config import resolve
 from carp.errors import ConfigError
 from carp.images.loading import chunks
 from carp.images.loading.chunks import PREFETCH, Assembly, chunk_size, free_shared_memory, in_chunks
 from carp.images.loading.loader import PhotoLoader
+from carp.images.sources.array import ArraySource
 from carp.images.sources.folder import FolderSource
 from tests.helpers import TINY, tiny_images, write_images
 
@@ -92,13 +93,25 @@ def test_any_size_of_the_chunks_gives_the_same_views(
             assert a.stride() == b.stride()
 
 
+@pytest.mark.parametrize(
+    ("workers", "processes", "own"), [(0, 1, 0), (0, 8, 0), (2, 1, 2), (16, 8, 2), (17, 8, 2), (3, 4, 1)]
+)
+def test_the_processes_of_a_machine_divide_its_workers(
+    workers: int, processes: int, own: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert distributed.share_here(workers) == own
+    loader = PhotoLoader(ArraySource(tiny_images(64)), config(global_size=144, workers=workers, batch_size=64))
+    assert loader._chunk == chunk_size(64, 2 * 3 * 144**2, own)
+
+
 @needs_shared_memory
 def test_shared_memory_stays_below_the_cap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a slow consumer, so that the workers prepare as much as they may."""
     source = FolderSource(write_images(tmp_path / "images", tiny_images(64)))
     image = 2 * 3 * 144**2
     monkeypatch.setattr(chunks, "_MOST_BYTES", 3 * 2 * 2 * image)  # chunks of three images
-    most, done = 0, threading.Event()
+    before, most, done = _used(), 0, threading.Event()
 
     def watch() -> None:
         nonlocal most
@@ -113,16 +126,18 @@ def test_shared_memory_stays_below_the_cap(tmp_path: Path, monkeypatch: pytest.M
     done.set()
     watcher.join()
     whole_batches = 2 * 2 * 32 * image
-    assert 0 < most < whole_batches / 4
+    assert 0 < most - before < whole_batches / 4
 
 
 def _used() -> int:
-    """Bytes of shared memory that this process and its workers hold open; torch removes the names at once."""
-    held: dict[int, int] = {}
-    for process in (os.getpid(), *(worker.pid for worker in multiprocessing.active_children())):
-        for link in Path(f"/proc/{process}/fd").glob("*"):
-            with contextlib.suppress(OSError):  # closed meanwhile
-                if link.readlink().name.startswith("torch_"):
-                    file = link.stat()
-                    held[file.st_ino] = file.st_blocks * 512
-    return sum(held.values())
+    """Bytes of shared memory of this process and its workers; torch unlinks its files, but keeps descriptors open."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    sizes = dict[int, int]()
+    for process in ("self", *children):
+        with suppress(OSError):  # it may have ended
+            for descriptor in Path(f"/proc/{process}/fd").iterdir():
+                with suppress(OSError):
+                    if str(descriptor.readlink()).startswith(f"{SHARED}/torch_"):
+                        about = descriptor.stat()
+                        sizes[about.st_ino] = about.st_size
+    return sum(sizes.values())

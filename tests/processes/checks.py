@@ -5,6 +5,12 @@ torchrun --nproc-per-node 3 -m tests.processes.checks
 
 import copy
 import datetime
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -12,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from carp.compute import distributed
+from carp.compute.gradient_sum import GradientSum
 from carp.config import resolve
 from carp.images.loading.loader import make_loader
 from carp.images.loading.order import Order
@@ -21,6 +28,7 @@ from carp.model.carp import Embedded
 from carp.model.loss import carp_loss
 from carp.model.partition import random_partition
 from carp.model.shared_loss import sharded_loss, shared_loss
+from carp.training import step as step_module
 from carp.training.loop import build_model
 from carp.training.micro_batch import divide
 from carp.training.optimiser import build_optimiser
@@ -29,6 +37,7 @@ from carp.training.step import Stepper
 from tests.helpers import TINY, tiny_images
 
 CPU = torch.device("cpu")
+DELAY, LAYERS = 0.05, 4  # seconds of a slow operation, and how many there are
 
 
 def own(rows: Tensor) -> Tensor:
@@ -160,12 +169,111 @@ def overflow() -> None:
         assert distributed.gather(stepper.loss_scale.value) == [2.0**15] * distributed.world_size()
 
 
+def early_sums() -> None:
+    """Gradients that travel during the backward pass have the bits of gradients that are added up after it."""
+
+    class Afterwards(GradientSum):
+        @contextmanager
+        def overlapping(self, _passes: int, *, once: object = ()) -> Iterator[None]:
+            yield
+            for tensor in self._averaged:
+                tensor.div_(distributed.world_size())
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+            distributed.all_reduce_sum([*gradients, *self._averaged])
+
+    for settings in (
+        {},
+        {"micro_batch": 4},
+        {"micro_batch": 4, "accumulate": "fast", "local_views": 1, "local_size": 16},
+        {"sync_batch_norm": False, "micro_batch": 4},
+        {"prototypes": "sharded", "prototype_shards": 3},
+    ):
+        config = resolve({**TINY, "num_prototypes": 96, **settings}, num_images=64)
+        ends = []
+        for kind in (GradientSum, Afterwards):
+            with (
+                mock.patch.object(step_module, "GradientSum", kind),
+                mock.patch.object(distributed, "_BUCKET_BYTES", 4096),
+            ):
+                model = build_model(config, CPU).train()
+                stepper = Stepper(model, build_optimiser(model, config), Schedules(config, 4), config, CPU)
+                assert len(stepper.gradient_sum._buckets) > 3
+                for batch in make_loader(ArraySource(tiny_images(64)), config).batches(0, 2):
+                    stepper(batch)
+            ends.append(model.state_dict())
+        assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items()), settings
+
+
+class Slow(torch.autograd.Function):
+    """The identity; its backward pass takes a while."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: Tensor) -> Tensor:
+        time.sleep(DELAY)
+        return gradient
+
+
+class SlowNetwork:
+    """Adds a delay to every sum, one after the other."""
+
+    def __init__(self) -> None:
+        self.real, self.free_at = torch.distributed.all_reduce, 0.0
+
+    def all_reduce(self, tensor: Tensor, **options: Any) -> Any:
+        work = self.real(tensor, **options)
+        end = self.free_at = max(time.monotonic(), self.free_at) + DELAY
+
+        def wait() -> None:
+            work.wait()
+            time.sleep(max(0.0, end - time.monotonic()))
+
+        return SimpleNamespace(wait=wait)
+
+
+def overlap() -> None:
+    """Sums over a slow network take place during a slow backward pass: together they take less than their sum."""
+    layers = nn.Sequential(*[nn.Linear(8, 8, bias=False) for _ in range(LAYERS)])
+    parameters = list(layers.parameters())
+
+    def backward() -> None:
+        x = torch.ones(2, 8)
+        for layer in layers:
+            x = Slow.apply(layer(x))
+        x.sum().backward()
+
+    def seconds(work: Callable[[], None]) -> float:
+        distributed.barrier()
+        start = time.monotonic()
+        work()
+        return time.monotonic() - start
+
+    with mock.patch.object(distributed, "_BUCKET_BYTES", 1):
+        sums = GradientSum(parameters)
+    alone = seconds(backward)
+    with mock.patch.object(torch.distributed, "all_reduce", SlowNetwork().all_reduce):
+        network = seconds(lambda: [distributed.all_reduce_sum([p.grad]) for p in parameters] and None)
+        layers.zero_grad()
+
+        def both() -> None:
+            with sums.overlapping(1):
+                backward()
+
+        together = seconds(both)
+    assert alone > LAYERS * DELAY
+    assert network > LAYERS * DELAY
+    assert together < alone + network - 2 * DELAY, (together, alone, network)
+
+
 def _assert_close(ours: list[Tensor | None], theirs: list[Tensor | None]) -> None:
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
 
 
-CHECKS = (sums_and_rows, gradients, batch_norms, order, overflow)
+CHECKS = (sums_and_rows, gradients, batch_norms, order, overflow, early_sums, overlap)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import torch
 import carp
 from carp.compute import distributed
 from carp.config import resolve
-from carp.errors import CheckpointError, ConfigError, ProcessError
+from carp.errors import CheckpointError, ConfigError, DataError, ProcessError
 from carp.images.sources import folder as folder_source
 from carp.runs import resumable
 from carp.runs.checkpoint import list_checkpoints
@@ -99,6 +99,20 @@ def failing(folder: Path) -> None:
     assert time.monotonic() - start < 60
 
 
+def refused(folder: Path) -> None:
+    """A mistake that is found after the first process has stored the index leaves nothing behind."""
+    with pytest.raises((ConfigError, DataError), match="batch_size"):
+        train(folder, "refused", batch_size=100)
+    distributed.barrier()
+    assert not (folder / "refused").exists()
+    (folder / "empty").mkdir(exist_ok=True)
+    distributed.barrier()
+    with pytest.raises((ConfigError, DataError), match="batch_size"):
+        train(folder, "empty", batch_size=100)
+    distributed.barrier()
+    assert not list((folder / "empty").iterdir())
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     images = write_images(folder / "images", tiny_images(), classes=2)
@@ -113,6 +127,8 @@ def main(folder: Path) -> None:
     print("passed: invisible", flush=True)
     in_processes(2, partial(fixed, folder))
     print("passed: fixed", flush=True)
+    in_processes(2, partial(refused, folder))
+    print("passed: refused", flush=True)
     in_processes(2, partial(failing, folder))
     print("passed: failing", flush=True)
 

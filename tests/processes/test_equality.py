@@ -8,6 +8,7 @@ import pytest
 import carp
 from carp.runs import checkpoint
 from tests.helpers import assert_same_bits, final_tensors, steps_of
+from tests.processes import checks
 from tests.processes.conftest import distance, losses, torchrun
 from tests.processes.runs import AUTHORS, BATCH_NORM, SHARDED, without_batch_norm
 
@@ -27,7 +28,7 @@ def three(folder: Path) -> Path:
     """Also runs what is checked inside the processes."""
     code, output = torchrun(3, "-m", "tests.processes.runs", "equality", folder)
     assert code == 0, output
-    assert output.count("passed:") == 5
+    assert output.count("passed:") == len(checks.CHECKS)
     return folder / "three"
 
 

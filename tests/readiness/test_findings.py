@@ -156,7 +156,6 @@ def test_waits_beyond_the_budget_are_reported(monkeypatch: pytest.MonkeyPatch, t
 def test_memory_and_phases_of_a_step(tmp_path: Path) -> None:
     memory, phases = check_step(subject(tmp_path))
     assert memory.verdict == "pass"
-    assert memory.values["measured_bytes"] >= 0  # 0 if earlier tests left enough free memory in the process
     parts = {"student", "teacher", "head", "optimiser", "backward"}
     assert parts < set(phases.values)
     assert sum(phases.values[part] for part in parts) == pytest.approx(phases.values["step"], rel=0.5)

@@ -7,6 +7,7 @@ from typing import Any
 from carp.compute import distributed
 from carp.console.progress import Display
 from carp.errors import ConfigError
+from carp.files.atomic import scratch_folder
 from carp.files.outputs import check_output_folder, nearest_existing
 from carp.images.source import Openable
 from carp.readiness.examination import Examination, examine
@@ -41,11 +42,11 @@ def doctor(
             "each machine, with --procs."
         )
     folder = None if out is None else Path(out).expanduser()
-    place = None
+    place = Path(tempfile.gettempdir())
     if folder is not None:
         check_output_folder(folder)
         place = nearest_existing(folder)
     display = Display(quiet=quiet)
-    with tempfile.TemporaryDirectory(prefix=".carp-doctor-", dir=place, ignore_cleanup_errors=True) as scratch:
-        subject = open_subject(data, recipe, overrides, out=folder, scratch=Path(scratch), procs=procs, display=display)
+    with scratch_folder(place, "doctor") as scratch:
+        subject = open_subject(data, recipe, overrides, out=folder, scratch=scratch, procs=procs, display=display)
         return examine(subject, display)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from carp.commands.report_run import PAGE, report_run
 from carp.compute import distributed
-from carp.compute.device import deterministic
+from carp.compute.device import deterministic, products_in
 from carp.config import Config
 from carp.console.quantities import counted
 from carp.encoders.starting_point import read_start
@@ -28,7 +28,7 @@ from carp.images.source import Openable, Source
 from carp.images.sources.subset import held_out
 from carp.report.plots import plot_run
 from carp.runs.metrics_log import read_metrics
-from carp.runs.run_folder import INDEX, QUARANTINE, Run, config_of, held_run, open_run
+from carp.runs.run_folder import INDEX, QUARANTINE, Run, config_of, held_run, nothing_left_if_refused, open_run
 from carp.training.display import TrainingDisplay
 from carp.training.loop import Training
 from carp.training.planning.run_check import check_run
@@ -72,18 +72,23 @@ def train(
     folder, display = Path(out), TrainingDisplay(quiet=quiet or not distributed.is_first())
     check_output_folder(folder)
     overrides |= {} if start is None else {"start": str(start)}
-    config, source, device = open_for_training(data, recipe, overrides, display, folder)
-    whole = source
-    source, others = held_out(source, config.held_out, seed=config.seed)
-    check_run(config, source, device)
-    if minutes is not None:
-        if "epochs" in overrides:
-            raise ConfigError(
-                f"--minutes and epochs both set the length of the run, received {minutes:g} minutes and "
-                f"epochs={overrides['epochs']}. Leave out one of them."
-            )
-        config = fit_into(minutes, config, source, device, folder, display)
-    with held_run(folder, config, whole), pixel_limit(config.max_image_pixels), deterministic(config.deterministic):
+    if minutes is not None and "epochs" in overrides:
+        raise ConfigError(
+            f"--minutes and epochs both set the length of the run, received {minutes:g} minutes and "
+            f"epochs={overrides['epochs']}. Leave out one of them."
+        )
+    with nothing_left_if_refused(folder):
+        config, whole, device = open_for_training(data, recipe, overrides, display, folder)
+        source, others = held_out(whole, config.held_out, seed=config.seed)
+        check_run(config, source, device)
+        if minutes is not None:
+            config = fit_into(minutes, config, source, device, folder, display)
+    with (
+        held_run(folder, config, whole),
+        pixel_limit(config.max_image_pixels),
+        deterministic(config.deterministic),
+        products_in(config.precision),
+    ):
         if note := advice(source, config):
             display.warn(note)
         quarantine = Quarantine(

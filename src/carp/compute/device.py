@@ -9,6 +9,8 @@ import torch
 
 from carp.errors import ConfigError, received
 
+_AMPERE = (8, 0)  # the first generation of Nvidia's GPUs with TF32
+
 
 def choose_device(name: str) -> torch.device:
     """Return a torch device that exists on this machine; `auto` is CUDA if available, then MPS, then the CPU."""
@@ -42,6 +44,28 @@ def _devices() -> list[str]:
     """Return the devices of this machine that torch can use."""
     gpus = [f"cuda:{i}" for i in range(torch.cuda.device_count())]
     return [*gpus, *(["mps"] if torch.backends.mps.is_available() else []), "cpu"]
+
+
+def check_precision(precision: str, device: torch.device) -> None:
+    """Raise if a device does not have a precision that no other computation can stand in for."""
+    if precision == "tf32" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < _AMPERE):
+        raise ConfigError(
+            f"precision=tf32 needs an Nvidia GPU since Ampere, but this run uses {device}. Use precision=fp32 or bf16."
+        )
+
+
+@contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """Let products and convolutions of float32 round their factors to TF32, if that is the precision."""
+    if precision != "tf32":
+        yield
+        return
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
 
 
 def has_float64(device: torch.device) -> bool:

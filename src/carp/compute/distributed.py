@@ -52,6 +52,11 @@ def processes_here() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
+def share_here(number: int) -> int:
+    """Return this process's share of what the processes on this machine divide: at least 1, unless it is 0."""
+    return max(min(number, 1), number // processes_here())
+
+
 def is_first() -> bool:
     """Return whether this is the first process, the one that writes files and prints."""
     return rank() == 0
@@ -122,19 +127,35 @@ def all_reduce_sum(tensors: Sequence[Tensor]) -> None:
     """Replace every tensor by its sum over all processes; small tensors are sent together."""
     if world_size() == 1:
         return
-    with _together():
-        for bucket in _buckets(tensors):
-            if len(bucket) == 1 and bucket[0].is_contiguous():
-                dist.all_reduce(bucket[0])
-                continue
-            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-            dist.all_reduce(flat)
-            for tensor, part in zip(bucket, torch.split(flat, [t.numel() for t in bucket]), strict=True):
+    for bucket in buckets(tensors):
+        SumInFlight(bucket).wait()
+
+
+class SumInFlight:
+    """A sum over all processes that has been started: `wait` replaces every tensor by it.
+
+    The tensors have the same type and device and travel as one. All processes start their sums in the same order.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = list(tensors)
+        alone = len(self._tensors) == 1 and self._tensors[0].is_contiguous()
+        with _together():
+            self._sent = self._tensors[0] if alone else torch.cat([tensor.reshape(-1) for tensor in self._tensors])
+            self._work: Any = dist.all_reduce(self._sent, async_op=True)
+
+    def wait(self) -> None:
+        """Wait for the sum; on a GPU its stream waits, not the host."""
+        with explained():
+            self._work.wait()
+        if self._sent is not self._tensors[0]:
+            parts = torch.split(self._sent, [tensor.numel() for tensor in self._tensors])
+            for tensor, part in zip(self._tensors, parts, strict=True):
                 tensor.copy_(part.view(tensor.shape))
 
 
-def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Group consecutive tensors of the same type and device into buckets."""
+def buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Group consecutive tensors of the same type and device into buckets that are sent as one."""
     bucket, size = list[Tensor](), 0
     for tensor in tensors:
         nbytes = tensor.numel() * tensor.element_size()

@@ -1,5 +1,7 @@
 """The rule behind `auto`: sizes that suit the number of images."""
 
+import os
+
 from pydantic import BaseModel
 
 _ENOUGH_TO_HOLD_OUT = 300  # images
@@ -33,6 +35,11 @@ def sizes_for(num_images: int) -> Sizes:
         block_size=_power_of_two(batch_size),
         held_out=min(500, num_images // 10) if num_images >= _ENOUGH_TO_HOLD_OUT else 0,
     )
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use: one worker per core prepares images."""
+    return min(1024, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def _power_of_two(n: int) -> int:

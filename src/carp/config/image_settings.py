@@ -88,7 +88,11 @@ class DecodingSettings(Settings):
     """How image files are decoded."""
 
     workers: int = Field(
-        2, ge=0, le=1024, description=f"Processes that decode images, for global_size above {SMALL_IMAGE}."
+        2,
+        ge=0,
+        le=1024,
+        description=f"Processes that decode images on each machine, for global_size above {SMALL_IMAGE}; auto is one "
+        "per core. The processes of a run divide them.",
     )
     max_image_pixels: int = Field(
         MAX_IMAGE_PIXELS,

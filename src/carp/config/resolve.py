@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from carp.config.auto_sizes import sizes_for
+from carp.config.auto_sizes import sizes_for, usable_cores
 from carp.config.field_types import Form, Settings
 from carp.config.run_config import Config
 from carp.errors import ConfigError, nearest, received, requirement
@@ -27,7 +27,8 @@ def resolve_part(part: type[P], values: Mapping[str, Any], *, num_images: int = 
 
 
 def _validated(part: type[P], values: Mapping[str, Any], num_images: int) -> P:
-    sizes = {**sizes_for(num_images).model_dump(), "micro_batch": None}  # chosen by training, to fit memory
+    # micro_batch is chosen by training, to fit memory
+    sizes = {**sizes_for(num_images).model_dump(), "micro_batch": None, "workers": usable_cores()}
     auto = {key: sizes[key] for key, value in values.items() if value == "auto" and key in sizes}
     try:
         return part.model_validate({**values, **auto})

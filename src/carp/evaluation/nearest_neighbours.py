@@ -33,6 +33,7 @@ _SELECT_AT_A_TIME = 64
 _SMALLEST_PRODUCT = 256  # columns; see _filled_up
 _GROUP = 16  # columns per group: see _largest
 _LAST = 2**32 - 1
+_CPU = torch.device("cpu")
 
 
 def knn(
@@ -93,14 +94,18 @@ def knn_accuracy(
     query_labels: Labels,
     *,
     k: int = 20,
+    device: torch.device = _CPU,
 ) -> float:
-    """Return the share of queries [Q, F] whose class wins the vote of their k nearest in the bank [M, F]."""
-    return _accuracy(bank, bank_labels, queries, query_labels, k, leave_one_out=False)
+    """Return the share of queries [Q, F] whose class wins the vote of their k nearest in the bank [M, F].
+
+    Similarities are computed and compared on the device; each part of the features is moved there once.
+    """
+    return _accuracy(bank, bank_labels, queries, query_labels, k, leave_one_out=False, device=device)
 
 
-def knn_leave_one_out(features: Features, labels: Labels, *, k: int = 20) -> float:
+def knn_leave_one_out(features: Features, labels: Labels, *, k: int = 20, device: torch.device = _CPU) -> float:
     """Return the same accuracy with every image as a query against all others."""
-    return _accuracy(features, labels, features, labels, k, leave_one_out=True)
+    return _accuracy(features, labels, features, labels, k, leave_one_out=True, device=device)
 
 
 def nearest(
@@ -136,6 +141,7 @@ def _accuracy(
     k: int,
     *,
     leave_one_out: bool,
+    device: torch.device,
 ) -> float:
     """Measure accuracy during training, where the bank may be a small sample that lacks a class of the queries."""
     check_neighbours(k, len(bank), leave_one_out=leave_one_out)
@@ -145,7 +151,7 @@ def _accuracy(
         )
     bank_norms, query_norms = check_pair(bank, queries)
     own = _own_queries(len(queries))
-    keys_qK = _neighbours(bank, bank_norms, queries, k, leave_one_out=leave_one_out, own=own)
+    keys_qK = _neighbours(bank, bank_norms, queries, k, leave_one_out=leave_one_out, own=own, device=device)
     num_classes = int(max(bank_labels.max(), query_labels.max())) + 1
     votes = _Votes(keys_qK, query_norms[own], bank_labels, [k], _TEMPERATURE, num_classes)
     places = _places(votes, query_labels[own])
@@ -168,6 +174,7 @@ def _neighbours(
     leave_one_out: bool,
     own: slice | None = None,
     progress: Progress = silent,
+    device: torch.device = _CPU,
 ) -> Tensor:
     """Return the keys [q, k] of the k nearest images of the bank, nearest first, for own queries; for all if None.
 
@@ -175,16 +182,16 @@ def _neighbours(
     """
     own = own or slice(0, len(queries))
     num_own = own.stop - own.start
-    keys_qK = torch.full((num_own, k), torch.iinfo(torch.int64).min)
+    keys_qK = torch.full((num_own, k), torch.iinfo(torch.int64).min, device=device)
     rows = min(_QUERIES_AT_A_TIME, -(-len(queries) // _SELECT_AT_A_TIME) * _SELECT_AT_A_TIME)
     width = min(_BANK_AT_A_TIME, max(_SMALLEST_PRODUCT, -(-len(bank) // _GROUP) * _GROUP))
-    tile_qm = torch.empty(rows, width)
+    tile_qm = torch.empty(rows, width, device=device)
     for first in range(0, len(bank), width):
-        scale_m = 1 / tensor(bank_norms[first : first + width])
-        part_mF = _filled_up(tensor(bank[first : first + width]), _SMALLEST_PRODUCT)
+        scale_m = 1 / tensor(bank_norms[first : first + width]).to(device)
+        part_mF = _filled_up(tensor(bank[first : first + width]).to(device), _SMALLEST_PRODUCT)
         for start in range(0, num_own, rows):
             stop = min(start + rows, num_own)
-            query_qF = _filled_up(tensor(queries[own.start + start : own.start + stop]), rows)
+            query_qF = _filled_up(tensor(queries[own.start + start : own.start + stop]).to(device), rows)
             torch.mm(query_qF, part_mF.T, out=tile_qm[:, : len(part_mF)])
             tile_qm[:, : len(scale_m)] *= scale_m
             tile_qm[:, len(scale_m) :] = -torch.inf
@@ -193,7 +200,7 @@ def _neighbours(
                 _hide_own(similarity_qm, own.start + start, first)
             _keep_largest(similarity_qm, first, keys_qK[start:stop])
             progress((first * num_own + len(scale_m) * stop) // len(bank), num_own)
-    return keys_qK
+    return keys_qK.cpu()
 
 
 def _filled_up(part_nF: Tensor, rows: int) -> Tensor:
@@ -208,7 +215,7 @@ def _filled_up(part_nF: Tensor, rows: int) -> Tensor:
 
 
 def _hide_own(similarity_qm: Tensor, start: int, first: int) -> None:
-    own = torch.arange(start, start + len(similarity_qm))
+    own = torch.arange(start, start + len(similarity_qm), device=similarity_qm.device)
     here = (own >= first) & (own < first + similarity_qm.shape[1])
     similarity_qm[own[here] - start, own[here] - first] = -torch.inf
 
@@ -231,13 +238,13 @@ def _largest(similarity_qm: Tensor, k: int) -> tuple[Tensor, Tensor]:
     num_rows, width = similarity_qm.shape
     num_groups = width // _GROUP
     if num_groups <= k:
-        return similarity_qm, torch.arange(width).expand(num_rows, -1)
+        return similarity_qm, torch.arange(width, device=similarity_qm.device).expand(num_rows, -1)
     maxima_qG = similarity_qm.view(num_rows, _GROUP, num_groups).amax(dim=1)
     top = maxima_qG.topk(k, dim=1)
     needed = int((maxima_qG >= top.values[:, -1:]).sum(dim=1).max())
     if needed > k:
         top = maxima_qG.topk(needed, dim=1)
-    members = torch.arange(_GROUP)[:, None] * num_groups
+    members = torch.arange(_GROUP, device=similarity_qm.device)[:, None] * num_groups
     columns = (top.indices[:, None, :] + members).flatten(1)
     return similarity_qm.gather(1, columns), columns
 

@@ -1,10 +1,11 @@
 """k-NN accuracy of student and teacher during training, and of the baselines."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from carp.compute import distributed
 from carp.config import Config
@@ -30,6 +31,7 @@ class Validation:
     The bank is the training set if it has the classes of the validation set; otherwise it is the validation set itself,
     with leave-one-out. A fixed random sample represents a large set, unless `validation_bank` is `all`:
     then the accuracy is that of `carp eval knn` with k = 20. Images that cannot be read are left out.
+    On a GPU, a run in bf16 is also validated in bf16.
     """
 
     def __init__(
@@ -54,38 +56,52 @@ class Validation:
 
     def __call__(self, model: Carp) -> dict[str, float]:
         """Return the accuracy of the student, and of the teacher if there is one."""
-        values = {"knn_student": self._accuracy_of(model.student.encoder)}
+        encoders = {"knn_student": model.student.encoder}
         if not model.siamese:
-            values["knn_teacher"] = self._accuracy_of(model.teacher.encoder)
-        return values
+            encoders["knn_teacher"] = model.teacher.encoder
+        return dict(zip(encoders, self._accuracies_of(*encoders.values()), strict=True))
 
     def baselines(self, untrained: Carp) -> dict[str, float]:
         """Return the accuracy of raw pixels, and of the encoder before its first step."""
         before = "knn_untrained" if self._config.start is None else "knn_start"
         return {
-            "knn_raw_pixels": self._accuracy(torch.nn.Flatten(), min(self._config.global_size, RAW_PIXELS_SIDE)),
-            before: self._accuracy_of(untrained.student.encoder),
+            "knn_raw_pixels": self._accuracies([nn.Flatten()], min(self._config.global_size, RAW_PIXELS_SIDE))[0],
+            before: self._accuracies_of(untrained.student.encoder)[0],
         }
 
-    def _accuracy_of(self, encoder: torch.nn.Module) -> float:
+    def _accuracies_of(self, *encoders: nn.Module) -> list[float]:
         config = self._config
-        return self._accuracy(for_imagenet_images(encoder, config.mean, config.deviation), config.global_size)
+        ours = [for_imagenet_images(encoder, config.mean, config.deviation) for encoder in encoders]
+        return self._accuracies(ours, config.global_size)
 
-    def _accuracy(self, encoder: torch.nn.Module, size: int) -> float:
-        queries = self._labelled(encoder, self._queries, size)
-        bank = self._labelled(encoder, self._bank, size) if self._bank else queries
-        k = max(1, min(_NEIGHBOURS, len(bank[0]) - 1))
-        return knn_accuracy(*bank, *queries, k=k) if self._bank else knn_leave_one_out(*queries, k=k)
+    def _accuracies(self, encoders: Sequence[nn.Module], size: int) -> list[float]:
+        """Return the accuracy of each encoder; every image is decoded once for all of them."""
+        together = SideBySide(encoders)
+        queries, asked = self._labelled(together, self._queries, size)
+        bank, known = self._labelled(together, self._bank, size) if self._bank else (queries, asked)
+        k, device = max(1, min(_NEIGHBOURS, len(bank) - 1)), self._device
+        own = [[np.ascontiguousarray(part) for part in np.split(both, len(encoders), 1)] for both in (bank, queries)]
+        return [
+            knn_accuracy(bank, known, queries, asked, k=k, device=device)
+            if self._bank
+            else knn_leave_one_out(queries, asked, k=k, device=device)
+            for bank, queries in zip(*own, strict=True)
+        ]
 
-    def _labelled(
-        self, encoder: torch.nn.Module, source: Source, size: int
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def _labelled(self, encoder: nn.Module, source: Source, size: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         first, last = distributed.share(len(source), distributed.rank())
         if len(source) < _ENOUGH_TO_SHARE:
             first, last = 0, len(source)
         part, shared = Subset(source, np.arange(first, last)), last - first < len(source)
-        how = self._config.interpolation
-        found = extract(encoder, part, size=size, device=self._device, may_be_empty=shared, interpolation=how)
+        found = extract(
+            encoder,
+            part,
+            size=size,
+            device=self._device,
+            may_be_empty=shared,
+            interpolation=self._config.interpolation,
+            precision="bf16" if self._config.precision == "bf16" and self._device.type != "cpu" else "fp32",
+        )
         if (
             source is self._queries and (note := found.note()) and note not in self._warned
         ):  # training reports its own images
@@ -102,6 +118,18 @@ class Validation:
                 "the command."
             )
         return features.numpy(), source.labels[indices.numpy()]
+
+
+class SideBySide(nn.Module):
+    """Several encoders with features of one length: the features of all, one after the other."""
+
+    def __init__(self, encoders: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return features [B, number of encoders · F]."""
+        return torch.cat([encoder(images) for encoder in self.encoders], dim=1)
 
 
 def _check_readable(source: Source) -> None:

@@ -3,7 +3,6 @@
 Shapes: M images that can be read, F features, S side.
 """
 
-import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from carp.compute.threads import TunedThreads
+from carp.compute.threads import TunedThreads, available_cores
 from carp.config import SMALL_IMAGE
 from carp.errors import UnreadableImageError
 from carp.features.feature_options import Precision
@@ -201,7 +200,7 @@ def _batches(
         except UnreadableImageError as error:
             return Unreadable(index, error.place, error.reason)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         for start in starts:
             made = list(pool.map(crop, range(start, min(start + batch_size, len(source)))))
             indices = [start + i for i, item in enumerate(made) if isinstance(item, np.ndarray)]

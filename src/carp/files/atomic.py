@@ -57,6 +57,21 @@ def replacing(path: Path) -> Iterator[Path]:
     sync(path.parent)
 
 
+@contextmanager
+def scratch_folder(parent: Path, name: str) -> Iterator[Path]:
+    """Yield a new folder for temporary files. If the process is killed, the next one that writes here removes it."""
+    _swept.discard(parent.absolute())
+    _sweep(parent)
+    folder = (parent / f"{UNFINISHED}{_writer()}-{name}").absolute()
+    _active.add(folder)
+    try:
+        folder.mkdir()
+        yield folder
+    finally:
+        remove(folder)
+        _active.discard(folder)
+
+
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace a file atomically; text is written as UTF-8."""
     with replacing(path) as beside:

@@ -27,10 +27,17 @@ def synchronise(module: nn.Module) -> nn.Module:
     return module
 
 
+def is_synchronised(module: nn.Module) -> bool:
+    """Return whether a module contains batch norm that exchanges its statistics with other processes."""
+    return any(getattr(part, "exchanges", False) for part in module.modules())
+
+
 def _synchronised(kind: type[_BatchNorm]) -> type[_BatchNorm]:
     """Return a subclass whose statistics in training mode are those of all processes."""
 
     class Synchronised(kind):  # type: ignore[valid-type,misc]
+        exchanges = True
+
         def forward(self, x: Tensor) -> Any:
             if not self.training:
                 return super().forward(x)

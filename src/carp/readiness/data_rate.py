@@ -22,7 +22,7 @@ def check_data_rate(subject: Subject) -> Iterator[Finding]:
         with pixel_limit(config.max_image_pixels):
             speed = measure_throughput(subject.images, config)
         each = 1 / speed.each_epoch
-        workers = min(available_cores(), max(1, config.workers) * subject.processes) if speed.by_workers else 1
+        workers = min(available_cores(), max(config.workers, subject.processes)) if speed.by_workers else 1
         rate = each * workers
         needed = _needed(subject)
         yield judged(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from carp.compute.device import deterministic
+from carp.compute.device import deterministic, products_in
 from carp.errors import CarpError
 from carp.readiness.subject import Subject
 
@@ -40,7 +40,7 @@ class Check:
         """Return the findings. A check that cannot be completed has failed, whatever stopped it."""
         found: list[Finding] = []
         try:
-            with deterministic(subject.config.deterministic):
+            with deterministic(subject.config.deterministic), products_in(subject.config.precision):
                 found.extend(self.find(subject))
         except CarpError as error:
             found.append(Finding(self.name, "fail", "the check stopped", str(error)))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from carp.compute.device import choose_device
+from carp.compute.device import check_precision, choose_device
 from carp.config import Config, DeviceSettings, SizeSettings, resolve, resolve_part
 from carp.config.recipe import read_settings
 from carp.console.progress import Display
@@ -61,6 +61,7 @@ def open_subject(
     """Read the settings and open the images, or generate some."""
     values = read_settings(recipe, overrides)
     device = choose_device(resolve_part(DeviceSettings, values).device)
+    check_precision(resolve_part(DeviceSettings, values).precision, device)
     processes = _processes(procs, device)
     if data is None:
         config = resolve(values, num_images=_GENERATED * 16)

@@ -79,7 +79,7 @@ def _devices(subject: Subject) -> Iterator[Finding]:
 def _precision(subject: Subject) -> Iterator[Finding]:
     """Compare the speed of the chosen precision with fp32; if it is only emulated, later checks use fp32."""
     chosen = subject.config.precision
-    if chosen == "fp32":
+    if not subject.config.half:
         return
     half = torch.float16 if chosen == "fp16" else torch.bfloat16
     factor = _seconds_of_product(subject.device, half) / _seconds_of_product(subject.device, torch.float32)
@@ -143,15 +143,19 @@ def _cores(subject: Subject) -> Iterator[Finding]:
         values={"cores": usable},
     )
     if not is_held(subject.config):
-        workers = subject.config.workers * subject.processes
-        per_process = max(1, cores // subject.processes)
+        workers = _workers(subject)
         yield judged(
             "workers",
             workers <= cores,
             f"{counted(workers, 'worker')} in all for {subject.processes} processes, on {counted(cores, 'core')}",
-            f"set workers={per_process}",
+            f"set workers={cores}, or workers=auto",
             otherwise="warn",
         )
+
+
+def _workers(subject: Subject) -> int:
+    """Return the number of workers of all processes on this machine: each has at least one."""
+    return max(subject.config.workers, subject.processes) if subject.config.workers else 0
 
 
 def _quota() -> float | None:
@@ -170,7 +174,7 @@ def _shared_memory(subject: Subject) -> Finding:
     images = -(-config.batch_size // subject.processes)
     each = sum(3 * kind.size**2 for kind in view_kinds(config))
     try:
-        size = chunk_size(images, each, config.workers * subject.processes)
+        size = chunk_size(images, each, _workers(subject))
     except ConfigError as error:
         return Finding("shared memory", "fail", f"{in_bytes(free)} is free", str(error), {"free_bytes": free})
     measured = f"{in_bytes(free)} is free; workers hand over {counted(size, 'image')} at a time"

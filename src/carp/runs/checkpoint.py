@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -83,6 +84,12 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int, milestone: int | No
     for unwanted in (*old, *whole[place + 1 :]):  # later ones are damaged and were skipped
         shutil.rmtree(unwanted, ignore_errors=True)
     return final
+
+
+def snapshot(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return copies in the memory of the host, which training does not change while they are written."""
+    layout = torch.contiguous_format
+    return {name: tensor.detach().to("cpu", memory_format=layout, copy=True) for name, tensor in tensors.items()}
 
 
 def is_milestone(path: Path) -> bool:

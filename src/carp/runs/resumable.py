@@ -1,7 +1,8 @@
 """The resumable loop behind everything that trains: pretraining, linear classifiers over images, detection.
 
 It resumes from the newest intact state, runs step after step, saves on schedule, and stops on a signal after the
-current step. Several processes that share the work save and stop at the same step.
+current step. A state is written in the background while the next steps run. Several processes that share the work save
+and stop at the same step.
 """
 
 import signal
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from carp.compute import distributed
-from carp.errors import CheckpointError, DataError, Interrupted, ProcessError
+from carp.errors import CheckpointError, CollapseError, DataError, Interrupted, ProcessError
+from carp.runs.background_writer import BackgroundWriter, Write
 from carp.runs.checkpoint import Checkpoint, list_checkpoints, load, load_newest, step_of
 from carp.runs.stop_signal import StopSignal
 
@@ -69,8 +71,10 @@ class ResumableLoop(Generic[Batch]):
         first_step: The number of finished steps.
         last_step: The number of steps in total.
         batches: Yields the batches of steps `first … last − 1`, given (first, last).
-        step: Takes one step, given its number and its batch.
-        save: Saves the state after a number of steps; None if nothing is kept. Every process calls it.
+        step: Takes one step, given its number and its batch. After a `CollapseError` the step is saved.
+        save: Saves the state after a number of steps; None if nothing is kept. Every process calls it. It may return a
+            function that writes a copy of the state; this is called in the background. The next save, a signal and the
+            end of the loop wait for it.
         save_seconds: The longest time between two saves.
         save_steps: The largest number of steps between two saves.
         must_save: Whether the state after this number of steps is saved in any case.
@@ -85,7 +89,7 @@ class ResumableLoop(Generic[Batch]):
     last_step: int
     batches: Callable[[int, int], Generator[Batch]]
     step: Callable[[int, Batch], None]
-    save: Callable[[int], None] | None
+    save: Callable[[int], Write | None] | None
     save_seconds: float
     save_steps: int | None = None
     must_save: Callable[[int], bool] = lambda _done: False
@@ -94,25 +98,36 @@ class ResumableLoop(Generic[Batch]):
     describe: Callable[[int, int], str] = lambda done, total: f"step {done} of {total}"
     mark: Callable[[], int] = lambda: 0
     _done: int = field(init=False)
+    _writer: BackgroundWriter = field(init=False, default_factory=BackgroundWriter)
 
     def run(self) -> None:
         """Take all steps that are left; raise `Interrupted` if a signal ends the loop early."""
         self._done, saved_at = self.first_step, time.monotonic()
-        with StopSignal() as stop, closing(self._batches()) as batches:
+        with StopSignal() as stop, self._writer, closing(self._batches()) as batches:
             for batch in stop.until_signal(batches):
-                self.step(self._done, batch)
-                self._done += 1
+                self._take_step(batch)
+                self._writer.check()
                 # Asked once: a signal that arrives later is seen after the next step
                 stopped_by, due = self._agree(stop.number, self._is_due(saved_at))
                 if due or stopped_by or self._done == self.last_step:
                     self._save()
                     saved_at = time.monotonic()
                 if stopped_by and (self._done < self.last_step or self.work_follows):
+                    self._writer.wait()
                     raise self._interrupted(stopped_by)
                 self.progress(self._done, self.last_step)
             if stop.number and self._done < self.last_step:  # it arrived while waiting for the next batch
                 self._save_progress()
                 raise self._interrupted(stop.number)
+
+    def _take_step(self, batch: Batch) -> None:
+        try:
+            self.step(self._done, batch)
+        except CollapseError:
+            self._done += 1
+            self._save_progress()
+            raise
+        self._done += 1
 
     def _batches(self) -> Generator[Batch]:
         """Yield the remaining batches. If reading fails, save the finished steps first."""
@@ -138,12 +153,15 @@ class ResumableLoop(Generic[Batch]):
         return stopped_by, bool(now)
 
     def _save(self) -> None:
-        if self.save is not None:
-            self.save(self._done)
+        self._writer.wait()  # before the next copy is made, so that there is only one
+        if self.save is not None and (write := self.save(self._done)) is not None:
+            self._writer.start(write)
 
     def _save_progress(self) -> None:
+        """Save what is done before an error or a signal ends the loop."""
         if self._done > self.first_step:
             self._save()
+        self._writer.wait()
 
     def _interrupted(self, number: int) -> Interrupted:
         kept = "everything is saved. Rerun the same command to resume." if self.save else "nothing was kept."

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,8 @@ from carp._version import __version__
 from carp.compute import distributed
 from carp.config import METRICS_KEYS, Config, decisive, differences, resolve
 from carp.config.recipe import read_yaml, to_yaml
-from carp.errors import CarpWarning, CheckpointError
-from carp.files.atomic import write_atomic
+from carp.errors import CarpError, CarpWarning, CheckpointError
+from carp.files.atomic import remove, write_atomic
 from carp.files.lock import NFS_LEASE, LockHeldError, NoLocksError, held
 from carp.files.regular import read_text
 from carp.images.loading.order import steps_in_epoch
@@ -40,6 +40,7 @@ from carp.runs.epoch_argument import split_epoch
 from carp.runs.thread_log import THREADS
 
 INDEX = "index"  # of the run folder: cached positions of the images
+LOCK = "lock"
 QUARANTINE = "quarantine.jsonl"  # images that could not be read
 _PACKAGES = ("torch", "torchvision", "timm", "numpy", "pillow", "safetensors", "pydantic")
 
@@ -234,15 +235,32 @@ def held_run(folder: Path, config: Config, source: Source) -> Iterator[None]:
 
 
 @contextmanager
+def nothing_left_if_refused(folder: Path) -> Iterator[None]:
+    """Remove what the first of several processes wrote for the others, if the run is refused before it has a folder."""
+    made = [path for path in (folder / INDEX, folder / LOCK) if not path.exists()]
+    made_folder = not folder.exists()
+    try:
+        yield
+    except CarpError:
+        if distributed.is_first() and folder.exists() and not (folder / "config.yaml").exists():
+            with suppress(CarpError, OSError), locked(folder):  # another process may have begun a run there
+                for path in made:
+                    remove(path)
+                if made_folder:
+                    folder.rmdir()
+        raise
+
+
+@contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock the run folder, so that no second process trains in it at the same time."""
-    is_run = (folder / "lock").exists() or (folder / "config.yaml").exists()
+    is_run = (folder / LOCK).exists() or (folder / "config.yaml").exists()
     if folder.is_file() or (folder.is_dir() and not is_run and any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists and is not a run folder. Use another --out.")
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(folder / "lock", patience=NFS_LEASE, waiting=partial(_announce, folder)))
+            stack.enter_context(held(folder / LOCK, patience=NFS_LEASE, waiting=partial(_announce, folder)))
         except NoLocksError as error:
             raise CheckpointError(
                 f"the file system of {folder} does not support locks: {error.strerror}. This does not mean that "

@@ -1,6 +1,8 @@
 """A run in progress: resume, train, log, validate, diagnose, save."""
 
+import copy
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -8,15 +10,18 @@ import torch
 from torch import Tensor
 
 from carp.compute import distributed
+from carp.compute.compilation import compilation_explained, compile_networks
 from carp.compute.threads import is_tunable
 from carp.config import Config, decisive
 from carp.errors import CheckpointError, CollapseError
 from carp.images.loading.loader import Batch, Loader
-from carp.model.batch_norm import synchronise
+from carp.images.loading.upload import uploaded
+from carp.model.batch_norm import is_synchronised, synchronise
 from carp.model.carp import Carp
 from carp.model.strided_convolutions import select_pixels_first
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
+from carp.runs.background_writer import Write
 from carp.runs.checkpoint import Checkpoint
 from carp.runs.metrics_log import RunLog, SilentLog
 from carp.runs.resumable import ResumableLoop, newest_state
@@ -93,23 +98,35 @@ class Training:
             warn=display.warn,
         )
         if config.compile:
-            self.model.student.encoder.compile()
+            self._compile()
         self.stepper = Stepper(self.model, self.optimiser, self.schedules, config, device)
         self.stepper.loss_scale.restore(saved)
+
+    def _compile(self) -> None:
+        """Compile encoders and projectors of both branches; batch norm that waits for other processes cannot be."""
+        branches = [self.model.student] if self.model.siamese else [self.model.student, self.model.teacher]
+        networks = [network for branch in branches for network in (branch.encoder, branch.projector)]
+        possible = [network for network in networks if not is_synchronised(network)]
+        compile_networks(possible)
+        if len(possible) < len(networks):
+            self.display.warn(
+                f"compile=true: {len(networks) - len(possible)} of {len(networks)} networks are not compiled, because "
+                "their batch norm waits for other processes. Set sync_batch_norm=false to compile them."
+            )
 
     def run(self, validate: Validate | None = None) -> None:
         """Train to the end; raise if a signal, a collapse or a number that is not finite ends the run early."""
         last_step = self.schedules.num_steps
         if validate and not self.course.baselines:
             self._measure_baselines(validate)
-        if self.step == 0 and self._milestone(0) is not None:
-            self.save()
+        if self.step == 0 and self._milestone(0) is not None and (write := self.save()) is not None:
+            write()
         self.model.train()
         with self.display.training(self.step, last_step) as progress, self.threads:
             ResumableLoop(
                 first_step=self.step,
                 last_step=last_step,
-                batches=self.loader.batches,
+                batches=lambda first, last: uploaded(self.loader.batches(first, last), self.device),
                 step=lambda _, batch: self._take_step(batch, progress, validate),
                 save=lambda _: self.save(),
                 save_seconds=60 * self.config.checkpoint_minutes,
@@ -127,7 +144,7 @@ class Training:
         """Take one step, and log, validate and diagnose when that is due."""
         last_step = self.schedules.num_steps
         with_health = batch.step % self.config.health_steps == 0 or batch.step + 1 == last_step
-        with self.threads.step(batch.step), distributed.explained():
+        with self.threads.step(batch.step), compilation_explained(self.config.compile), distributed.explained():
             result = self.stepper(batch, with_health=with_health)
         if not result.finite:
             raise post_mortem(self.folder, self.model, batch, result, self.diagnosis)
@@ -141,14 +158,14 @@ class Training:
         if with_health and self.step < last_step:
             self._stop_if_collapsed()
 
-    def save(self) -> None:
-        """Write a checkpoint of everything that cannot be derived from the configuration and the step.
+    def save(self) -> Write | None:
+        """Copy everything that cannot be derived from the configuration and the step; return what writes the copy.
 
-        Every process calls this; the first one writes. Nothing in it depends on the number of processes.
+        Every process calls this; only the first one writes. Nothing in it depends on the number of processes.
         """
         tensors = self._tensors()
         if not distributed.is_first():
-            return
+            return None
         state = {
             "metrics_length": self.log.sync(),
             "metrics_crc32": self.log.checksum,
@@ -160,9 +177,14 @@ class Training:
             "torch_threads": self.threads.current,
             "processes": distributed.world_size(),
         }
-        point = Checkpoint(self.step, tensors, state)
-        keep, milestone = self.config.keep_checkpoints, self._milestone(self.step)
-        checkpoints.save(self.checkpoints, point, keep=keep, milestone=milestone, best=self._is_best(self.step))
+        return partial(
+            checkpoints.save,
+            self.checkpoints,
+            Checkpoint(self.step, checkpoints.snapshot(tensors), copy.deepcopy(state)),
+            keep=self.config.keep_checkpoints,
+            milestone=self._milestone(self.step),
+            best=self._is_best(self.step),
+        )
 
     def _is_best(self, step: int) -> bool:
         """Whether the model after this number of steps is the best one so far, in a run that is compared."""
@@ -280,5 +302,4 @@ class Training:
         # Processes on different hardware may round to different verdicts
         (in_a_row,) = distributed.all_reduce_max([self.course.collapsed_in_a_row])
         if in_a_row >= _PATIENCE:
-            self.save()
             raise CollapseError(f"stopped at step {self.step}, {self.diagnosis} (on_collapse: stop)")

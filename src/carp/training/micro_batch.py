@@ -12,19 +12,24 @@ from carp.training.planning.memory_check import ROOM, memory_for_training
 
 
 def choose_micro_batch(config: Config, device: torch.device) -> int | None:
-    """Divide the batch by 1, 2, 4, … until its step fits; None if it fits undivided.
+    """Return the largest micro-batch that fits into the memory of every process; None if the batch fits undivided."""
+    size = largest_micro_batch(config, ROOM * memory_for_training(device))
+    smallest = -distributed.all_reduce_max([-size])[0]
+    return None if smallest == distributed.largest_share(config.batch_size) else smallest
+
+
+def largest_micro_batch(config: Config, limit: float, *, on_gpu: bool | None = None) -> int:
+    """Divide a process's share of the batch by 1, 2, 4, … until its step needs at most `limit` bytes.
 
     If nothing fits, return the smallest size: the estimate may be wrong, and if it is right, an allocation fails.
     """
     batch = distributed.largest_share(config.batch_size)
-    limit = ROOM * memory_for_training(device)
     halved = [-(-batch // 2**n) for n in range(max(1, batch.bit_length() - 1))]
     sizes = [size for size in halved if batch % size != 1]  # batch norm needs at least two images
     for size in sizes:
-        if estimate(config.model_copy(update={"micro_batch": size})).total_bytes <= limit:
+        if estimate(config.model_copy(update={"micro_batch": size}), on_gpu=on_gpu).total_bytes <= limit:
             break
-    smallest = -distributed.all_reduce_max([-size])[0]
-    return None if smallest == batch else smallest
+    return size
 
 
 def divide(batch: Batch, micro_batch: int | None) -> list[MicroBatch]:

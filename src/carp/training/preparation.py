@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from carp.compute import distributed
-from carp.compute.device import choose_device
+from carp.compute.device import check_precision, choose_device
 from carp.config import Config, DataSettings, resolve, resolve_part
 from carp.console.progress import Display
 from carp.encoders.starting_point import settings_with_start
@@ -44,6 +44,7 @@ def open_for_training(
 
     config, source = distributed.first_before_others(find)
     device = choose_device(config.device)
+    check_precision(config.precision, device)
     distributed.start(device, timeout=timedelta(minutes=config.timeout_minutes))
     if config.prototypes == "sharded" and config.prototype_shards is None:
         begun = config_of(folder)

@@ -1,7 +1,7 @@
 """One optimiser step: views → embeddings → loss → gradients → check → move → teacher follows.
 
-If there are several processes, each has its share of the images; gradients are exchanged once, when all of them have
-been computed.
+If there are several processes, each has its share of the images; gradients are exchanged once, while the backward pass
+of the last micro-batch runs.
 
 Shapes: V views, B images, D embedding.
 """
@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from carp.compute import distributed
+from carp.compute.gradient_sum import GradientSum
 from carp.config import Config
 from carp.images.loading.loader import Batch, normalise
 from carp.model.carp import Carp, Embedded
@@ -62,7 +63,10 @@ class Stepper:
         self.mark = 0  # of the partition: processes compare it to know that they are in step
         self.trainable = [p for p in model.parameters() if p.requires_grad]
         self.loss_scale = LossScale(active=config.precision == "fp16")
-        self.statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        # The gradient of a shard of prototypes is complete already and stays where it is
+        of_shard = {id(model.student.assigner.directions_KD)} if self.sharded else set()
+        own_statistics = [] if config.sync_batch_norm else [b for b in model.buffers() if b.is_floating_point()]
+        self.gradient_sum = GradientSum([p for p in self.trainable if id(p) not in of_shard], own_statistics)
 
     def __call__(self, batch: Batch, *, with_health: bool = False) -> StepResult:
         """Train on one batch. Nothing is applied if the loss or a gradient is not finite."""
@@ -96,12 +100,16 @@ class Stepper:
         micro_batches = divide(batch, config.micro_batch)
         exact = config.accumulate == "exact" and len(micro_batches) > 1
         half = torch.float16 if config.precision == "fp16" else torch.bfloat16
-        with torch.autocast(self.device.type, half, enabled=config.precision != "fp32"):
+        once = [self.model.student.assigner.directions_KD] if exact else []  # the head runs over the whole batch
+        with (
+            self.gradient_sum.overlapping(len(micro_batches), once=once),
+            torch.autocast(self.device.type, half, enabled=config.half),
+        ):
             accumulate = accumulate_exact if exact else accumulate_fast
             seen = accumulate(self.model, micro_batches, prepare, loss_of, scale=scale)
 
         gradients = [p.grad for p in self.trainable if p.grad is not None]
-        norm = self._add_up(gradients)
+        norm = self._unscaled_norm(gradients)
         loss, consistency, kl, gradient_norm = torch.stack([*seen.terms, norm]).tolist()
         applied = math.isfinite(loss) and math.isfinite(gradient_norm)
         finite = math.isfinite(loss) and (applied or self.loss_scale.can_fall)
@@ -146,22 +154,12 @@ class Stepper:
         self.mark = zlib.crc32(partition_PN[0].numpy().tobytes())
         return partition_PN.to(self.device)
 
-    def _add_up(self, gradients: list[Tensor]) -> Tensor:
-        """Sum the gradients over processes, and average the running statistics of each process's own images.
-
-        Divides the gradients by the loss scale, and returns the norm of the whole gradient. The gradient of a shard of
-        prototypes is complete already and stays where it is.
-        """
-        of_shard = self.model.student.assigner.directions_KD.grad if self.sharded else None
-        all_gradients = gradients
-        gradients = [gradient for gradient in gradients if gradient is not of_shard]
-        own_statistics = list[Tensor]() if self.config.sync_batch_norm else self.statistics
-        if distributed.world_size() > 1 and own_statistics:
-            torch._foreach_div_(own_statistics, distributed.world_size())
-        distributed.all_reduce_sum([*gradients, *own_statistics])
+    def _unscaled_norm(self, gradients: list[Tensor]) -> Tensor:
+        """Divide the gradients by the loss scale; return the norm of the whole gradient, shards of others included."""
         if self.loss_scale.active:
-            torch._foreach_div_(all_gradients, self.loss_scale.value)
-        norm = torch.nn.utils.get_total_norm(gradients)
+            torch._foreach_div_(gradients, self.loss_scale.value)
+        of_shard = self.model.student.assigner.directions_KD.grad if self.sharded else None
+        norm = torch.nn.utils.get_total_norm([gradient for gradient in gradients if gradient is not of_shard])
         if of_shard is None:
             return norm
         squares = of_shard.square().sum()

@@ -1,13 +1,13 @@
 """Images with identical bytes."""
 
 import hashlib
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
+from carp.compute.threads import available_cores
 from carp.errors import UnreadableImageError
 from carp.images.decoding.decode import Stored
 from carp.images.source import Source
@@ -35,7 +35,7 @@ def first_identical(
         except UnreadableImageError:  # it could be read when its features were extracted
             return None
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         for start in range(0, len(images), _AT_A_TIME):  # a million queued tasks would fill the memory
             rows = range(start, min(start + _AT_A_TIME, len(images)))
             for row, found in zip(rows, pool.map(digest_of, rows), strict=True):

@@ -4,7 +4,6 @@ Only `fetch` and `place` are used, so that it works for any source. Images are d
 header may still be truncated.
 """
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from carp.compute.threads import available_cores
 from carp.errors import UnreadableImageError
 from carp.images.decoding.decode import EMPTY, Stored, decode, format_of
 from carp.images.inspect.identical import digest
@@ -98,7 +98,7 @@ def scan(source: Source, *, view_size: int, progress: Callable[[int, int], None]
 
 
 def _read_all(source: Source) -> Iterator[_Seen]:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         for start in range(0, len(source), _AT_A_TIME):  # a million queued tasks would fill the memory
             yield from pool.map(lambda i: _read_one(source, i), range(start, min(start + _AT_A_TIME, len(source))))
 

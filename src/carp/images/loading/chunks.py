@@ -59,8 +59,9 @@ def in_chunks(indices: NDArray[np.int64], size: int) -> Iterator[NDArray[np.int6
 class Assembly:
     """The views of a batch, copied together chunk by chunk, so that the memory of each chunk is free again at once."""
 
-    def __init__(self, images: int) -> None:
-        self._images, self._filled = images, 0
+    def __init__(self, images: int, *, pinned: bool = False) -> None:
+        """`pinned` memory is copied to a GPU faster, and while the host does something else."""
+        self._images, self._filled, self._pinned = images, 0, pinned
         self.views: list[Tensor] = []
 
     def add(self, views: Sequence[Tensor]) -> None:
@@ -69,13 +70,13 @@ class Assembly:
         if count == self._images:
             self.views = list(views)  # a single chunk
         else:
-            self.views = self.views or [_empty_like(view, self._images) for view in views]
+            self.views = self.views or [_empty_like(view, self._images, pinned=self._pinned) for view in views]
             for whole, part in zip(self.views, views, strict=True):
                 whole[self._filled : self._filled + count].copy_(part)
         self._filled += count
 
 
-def _empty_like(view: Tensor, images: int) -> Tensor:
+def _empty_like(view: Tensor, images: int, *, pinned: bool) -> Tensor:
     """A tensor [B, 3, S, S] with the type and the channels-last order of a part of it."""
     _, channels, *sides = view.shape
-    return torch.empty(images, *sides, channels, dtype=view.dtype).permute(0, 3, 1, 2)
+    return torch.empty(images, *sides, channels, dtype=view.dtype, pin_memory=pinned).permute(0, 3, 1, 2)

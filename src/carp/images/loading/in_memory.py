@@ -1,12 +1,12 @@
 """Small images, decoded once to the size of the views and held in memory."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
+from carp.compute.threads import available_cores
 from carp.config import SMALL_IMAGE, SizeSettings
 from carp.errors import UnreadableImageError
 from carp.images.decoding.decode import Pixels, Stored
@@ -83,6 +83,6 @@ def _decode(source: Source, size: int) -> Iterator[Pixels | UnreadableImageError
         except UnreadableImageError as error:
             return error
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         for start in range(0, len(source), _AT_A_TIME):  # so that decoded images do not pile up
             yield from pool.map(square, range(start, min(start + _AT_A_TIME, len(source))))

@@ -126,8 +126,9 @@ class PhotoLoader:
         self._chunk = chunk_size(
             distributed.largest_share(config.batch_size),
             sum(3 * kind.size**2 for kind in view_kinds(config)),
-            config.workers,
+            distributed.share_here(config.workers),
         )
+        self._pinned = choose_device(config.device).type == "cuda"
         self._quarantine = Quarantine(len(source), config.max_bad_share) if quarantine is None else quarantine
 
     def batches(self, first_step: int, last_step: int) -> Generator[Batch]:
@@ -147,7 +148,7 @@ class PhotoLoader:
 
     def _assemble(self, made: "Iterator[_Rendered]", indices: NDArray[np.int64]) -> "_Rendered":
         """Put the chunks of a batch together; the first error ends it."""
-        whole, misses = Assembly(len(indices)), Misses()
+        whole, misses = Assembly(len(indices), pinned=self._pinned), Misses()
         for _ in in_chunks(indices, self._chunk):
             part = next(made)
             misses.extend(part.misses)

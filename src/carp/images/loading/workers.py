@@ -13,6 +13,7 @@ from torch._C import _remove_worker_pids
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from carp.compute import distributed
 from carp.compute.parent import end_with
 from carp.images.loading.chunks import PREFETCH
 from carp.images.views.photo_views import without_threads
@@ -21,7 +22,11 @@ T = TypeVar("T")
 
 
 def by_workers(dataset: Dataset[T], items: Iterable[list[tuple[int, int]]], workers: int) -> Generator[T]:
-    """Yield the results of `dataset.__getitems__` for every list of (epoch, index) pairs, in order, from workers."""
+    """Yield the results of `dataset.__getitems__` for every list of (epoch, index) pairs, in order, from workers.
+
+    `workers` is their number on this machine; its processes divide them.
+    """
+    workers = distributed.share_here(workers)
     without_threads()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)

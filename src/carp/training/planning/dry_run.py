@@ -58,6 +58,8 @@ def dry_run(
     yield f"memory, weights       {_gigabytes(needs.weights_bytes)} (student, teacher, gradients, optimiser)"
     yield f"memory, activations   {_gigabytes(needs.activation_bytes)}"
     yield f"memory, head          {_gigabytes(needs.head_bytes)}"
+    if needs.views_bytes:
+        yield f"memory, views         {_gigabytes(needs.views_bytes)} (two steps)"
     free = memory_for_training(device)
     yield f"memory in total       {_gigabytes(needs.total_bytes)} (estimate; {_gigabytes(free)} is free)"
     if problem := memory_problem(config, needs, free):

@@ -10,8 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from carp.compute import distributed
+from carp.compute.device import choose_device
 from carp.config import Config
 from carp.errors import ModelError
+from carp.images.loading.in_memory import is_held
+from carp.images.loading.upload import STEPS_HELD
+from carp.images.views.view_parameters import view_kinds
 from carp.model.branch import Branch
 from carp.model.encoder import check_patches
 from carp.model.head import blocks_per_chunk
@@ -29,16 +33,17 @@ class Estimate:
     weights_bytes: int  # student, teacher, gradients, optimiser state
     activation_bytes: int  # kept for the backward pass of one micro-batch
     head_bytes: int  # buffers of the pass over the partition
+    views_bytes: int  # of the steps that a GPU holds
     small_stem: bool  # whether the encoder's own stem was replaced
 
     @property
     def total_bytes(self) -> int:
         """Peak memory, without the data loader and the libraries themselves."""
-        return self.weights_bytes + self.activation_bytes + self.head_bytes
+        return self.weights_bytes + self.activation_bytes + self.head_bytes + self.views_bytes
 
 
-def estimate(config: Config) -> Estimate:
-    """Estimate the memory that one process needs for training."""
+def estimate(config: Config, *, on_gpu: bool | None = None) -> Estimate:
+    """Estimate the memory that one process needs for training; by default on the device of the settings."""
     with torch.device("meta"):
         branch = Branch(config)
     check_patches(branch.encoder, config.encoder, {"local_size": config.local_size} if config.local_views else {})
@@ -50,13 +55,21 @@ def estimate(config: Config) -> Estimate:
     activations = 2 * _kept_for_backward(branch, config.global_size, batch)
     if config.local_views:
         activations += config.local_views * _kept_for_backward(branch, config.local_size, batch)
-    if config.precision != "fp32":
+    if config.half:
         activations //= 2
     whole = share if config.accumulate == "exact" else batch
     if held > 1:  # the head of a shard sees the images of all processes
         whole *= held
     small_stem = isinstance(getattr(branch.encoder, "maxpool", None), nn.Identity)
-    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, _head(config, whole, held), small_stem)
+    on_gpu = choose_device(config.device).type == "cuda" if on_gpu is None else on_gpu
+    head, views = _head(config, whole, held), _views(config, share) if on_gpu else 0
+    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, head, views, small_stem)
+
+
+def _views(config: Config, share: int) -> int:
+    """Return the bytes of views on a GPU: one per number for photographs, floats for small images."""
+    numbers = sum(3 * kind.size**2 for kind in view_kinds(config))
+    return STEPS_HELD * share * numbers * (_FLOAT if is_held(config) else 1)
 
 
 def _head(config: Config, batch: int, held: int) -> int:
