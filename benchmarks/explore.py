@@ -25,10 +25,10 @@ import carp
 from benchmarks.shared import judged
 from carp.evaluation.few_shot.few_labels import draw_single_label
 from carp.evaluation.metrics import clustering_metrics, scikit_learn
-from carp.explore.clusters import cluster_features, unit_vectors
-from carp.explore.label_advice import suggest_images
-from carp.explore.label_prediction import calibration_error, predict_labels
-from carp.explore.layout import Layout
+from carp.exploration.clusters import cluster_features, unit_vectors
+from carp.exploration.label_advice import suggest_images
+from carp.exploration.label_prediction import calibration_error, predict_labels
+from carp.exploration.layout import Layout
 from carp.features.extract import Features
 from carp.features.store import open_store
 from carp.images.open_source import open_source

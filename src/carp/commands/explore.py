@@ -1,6 +1,7 @@
 """`carp explore`: look at images and what an encoder makes of them, in a browser."""
 
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,15 +56,11 @@ def explore(
     """
     if port is not None and not 0 <= port <= 65535:
         raise ConfigError(f"port must be from 0 to 65535, received {port}.")
+    _check_installed("starlette", "uvicorn")
     load_faiss("the explorer")
-    try:
-        from carp.web.server import Explorer
-    except ImportError as error:
-        raise MissingExtraError(
-            f"the explorer needs {str(error.name).partition('.')[0]}. Run `pip install 'carp-ssl[explore]'`."
-        ) from None
     from carp.web.answers import Answers
     from carp.web.open_spaces import Opening, open_spaces
+    from carp.web.server import Explorer
 
     if out is not None:
         check_output_folder(out)
@@ -75,3 +72,11 @@ def explore(
     if open:
         explorer.open_browser()
     return explorer
+
+
+def _check_installed(*packages: str) -> None:
+    for name in packages:
+        try:
+            import_module(name)
+        except ImportError:
+            raise MissingExtraError(f"the explorer needs {name}. Run `pip install 'carp-ssl[explore]'`.") from None

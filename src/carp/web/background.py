@@ -14,7 +14,7 @@ from carp.features.extract import Progress
 
 Key = tuple[Hashable, ...]
 Compute = Callable[[Progress], Any]
-QUICK, SLOW = "quick", "slow"  # lanes: seconds, and minutes
+QUICK, SLOW, COPIES = "quick", "slow", "copies"  # lanes: seconds; minutes; minutes, on request
 
 
 class _StoppedError(Exception):

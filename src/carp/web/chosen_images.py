@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from carp.errors import ConfigError, DataError
-from carp.explore.link_folders import safe_name, write_link_folders
+from carp.exploration.link_folders import safe_name, write_link_folders
 from carp.files.atomic import write_atomic
 
 CSV, LIST, LINKS = "csv", "list", "links"

@@ -1,6 +1,8 @@
 """The images that are explored, by row: their pictures, names and labels. Every space has features of these rows."""
 
+from collections.abc import Iterable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +65,17 @@ class ImageCollection:
         """The name of the class of an image; empty if there is none."""
         number = -1 if self.labels is None else int(self.labels[row])
         return text_for_scripts(self.classes[number]) if 0 <= number < len(self.classes) else ""
+
+    def described(self, row: int) -> dict[str, Any]:
+        """An image in words."""
+        return {"row": row, "name": self.shown_name(row), "label": self.label(row)}
+
+    def shown(self, rows: Iterable[int], values: Iterable[float]) -> list[dict[str, Any]]:
+        """Images in words, each with a number."""
+        return [
+            {**self.described(int(row)), "value": round(float(value), 4)}
+            for row, value in zip(rows, values, strict=True)
+        ]
 
     def fetch(self, row: int) -> Stored:
         """An image as it is stored."""

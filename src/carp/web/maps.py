@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from carp.explore.layout import Layout, aligned, lay_out, lay_out_quickly
-from carp.explore.stored_layout import read_layout, write_layout
+from carp.exploration.layout import Layout, aligned, lay_out, lay_out_quickly
+from carp.exploration.stored_layout import read_layout, write_layout
 from carp.features.extract import Progress
 from carp.web.background import SLOW, Background
 from carp.web.space import Space

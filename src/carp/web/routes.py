@@ -17,9 +17,10 @@ from starlette.routing import Route
 from carp.console.printable import one_line
 from carp.console.quantities import in_bytes
 from carp.errors import CarpError, DataError
-from carp.web.answers import Answers, colour_values
+from carp.web.answers import Answers
 from carp.web.background import Task
 from carp.web.chosen_images import SUFFIXES
+from carp.web.groups import colour_values
 from carp.web.guard import Guard
 from carp.web.page import explorer_page
 from carp.web.picture_cache import SIDES
@@ -69,32 +70,32 @@ class _Api:
     """Reads numbers out of addresses and bodies, and asks for answers."""
 
     def __init__(self, answers: Answers) -> None:
-        self._answers = answers
+        self._answers, self._groups = answers, answers.groups
 
     def reads(self) -> Mapping[str, Handler]:
         """Everything that only reads, by its path."""
         clusters, prototypes = "/clusters/{space:int}/{k:int}", "/prototypes/{space:int}"
         return {
             "/picture/{row:int}/{side:int}": self._picture,
-            "/image/{row:int}": lambda r: _json(self._answers.image(self._row(r))),
+            "/image/{row:int}": lambda r: _json(self._answers.images.described(self._row(r))),
             "/neighbours/{row:int}": lambda r: _json(self._answers.neighbours(self._row(r))),
             "/exactness/{space:int}": lambda r: self._worked(self._answers.exactness(self._space(r)), lambda v: v),
             "/map/{space:int}": lambda r: _json(self._answers.maps.state(self._space(r))),
             "/points/{space:int}/{version:int}": self._points,
             "/labels": lambda _: Response(self._answers.labels(), media_type=_BINARY, headers=_KEPT),
-            clusters: lambda r: self._worked(self._clusters(r), lambda v: self._answers.cluster_cards(*v)),
+            clusters: lambda r: self._worked(self._clusters(r), lambda v: self._groups.cluster_cards(*v)),
             f"{clusters}/{{what:str}}": lambda r: self._colours(self._clusters(r), r, lambda v: v[0]),
             f"{clusters}/one/{{number:int}}/{{start:int}}": lambda r: self._worked(
-                self._clusters(r), lambda v: self._answers.cluster(v[0], *_numbers(r, "number", "start"))
+                self._clusters(r), lambda v: self._groups.cluster(v[0], *_numbers(r, "number", "start"))
             ),
-            prototypes: lambda r: self._worked(self._prototypes(r), self._answers.prototype_cards),
+            prototypes: lambda r: self._worked(self._prototypes(r), self._groups.prototype_cards),
             f"{prototypes}/{{what:str}}": lambda r: self._colours(self._prototypes(r), r, lambda v: v),
             f"{prototypes}/one/{{number:int}}/{{start:int}}": lambda r: self._worked(
-                self._prototypes(r), lambda v: self._answers.prototype(v, *_numbers(r, "number", "start"))
+                self._prototypes(r), lambda v: self._groups.prototype(v, *_numbers(r, "number", "start"))
             ),
-            "/copies/{space:int}": lambda r: self._worked(self._answers.copies(self._space(r)), lambda v: v),
-            "/comparison": lambda _: self._worked(self._answers.comparison(), self._answers.changes),
-            "/comparison/{what:str}": lambda r: self._colours(self._answers.comparison(), r, lambda v: v),
+            "/copies/{space:int}": lambda r: self._worked(self._groups.copies(self._space(r)), lambda v: v),
+            "/comparison": lambda _: self._worked(self._groups.comparison(), self._groups.changes),
+            "/comparison/{what:str}": lambda r: self._colours(self._groups.comparison(), r, lambda v: v),
         }
 
     async def search(self, request: Request) -> Response:
@@ -152,10 +153,10 @@ class _Api:
         allowed = self._answers.about()["clusters"]
         if not allowed["least"] <= k <= allowed["most"]:
             raise HTTPException(404)
-        return self._answers.clusters(self._space(request), k)
+        return self._groups.clusters(self._space(request), k)
 
     def _prototypes(self, request: Request) -> Task:
-        return self._answers.prototypes(self._space(request))
+        return self._groups.prototypes(self._space(request))
 
     def _worked(self, task: Task, answer: Callable[[Any], Any]) -> Response:
         """The answer from work that is done, or how far it is."""

@@ -46,11 +46,11 @@ class Explorer:
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([bound],), name="explore", daemon=True)
-        self._thread.start()
+        self._ended = threading.Event()  # an interrupted `Thread.join` would take the thread for ended
+        threading.Thread(target=self._serve, args=(bound,), name="explore", daemon=True).start()
         started = time.monotonic()
         while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() - started > _START_SECONDS:
+            if self._ended.is_set() or time.monotonic() - started > _START_SECONDS:
                 raise ProcessError(f"the server on port {bound.getsockname()[1]} does not start. Try another --port.")
             time.sleep(0.01)
 
@@ -62,8 +62,8 @@ class Explorer:
     def wait(self) -> None:
         """Serve until `close`, or until Ctrl-C, after which the server has ended."""
         try:
-            while self._thread.is_alive():
-                self._thread.join(0.5)
+            while not self._ended.wait(0.5):
+                pass
         except KeyboardInterrupt:
             pass
         finally:
@@ -73,8 +73,15 @@ class Explorer:
         """End the server."""
         self._answers.background.stop()
         self._server.should_exit = True
-        self._thread.join(_STOP_SECONDS)
-        self._server.force_exit = True
+        if not self._ended.wait(_STOP_SECONDS):
+            self._server.force_exit = True
+
+    def _serve(self, bound: socket.socket) -> None:
+        try:
+            self._server.run([bound])
+        finally:
+            bound.close()
+            self._ended.set()
 
     def __enter__(self) -> Self:
         return self

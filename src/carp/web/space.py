@@ -16,8 +16,8 @@ from carp.encoders.assignments import partitions
 from carp.encoders.frozen_encoder import Encoder
 from carp.encoders.load import TRAINED, load_encoder, split_branch
 from carp.errors import DataError, ModelError
-from carp.explore.layout import spread_rows
-from carp.explore.prototype_images import PrototypeImages, embeddings_of, prototype_images
+from carp.exploration.layout import spread_rows
+from carp.exploration.prototype_images import PrototypeImages, embeddings_of, prototype_images
 from carp.features.extract import Features
 from carp.features.feature_options import ENCODER, PROJECTOR, FeatureOptions, Precision
 from carp.images.decoding.decode import decode

@@ -11,9 +11,9 @@ from PIL import Image
 
 from carp.console.progress import Display
 from carp.errors import MissingExtraError
-from carp.explore.cluster_count import ClusterCount
-from carp.explore.clusters import Clusters
-from carp.explore.layout import lay_out, spread_rows
+from carp.exploration.cluster_count import ClusterCount
+from carp.exploration.clusters import Clusters
+from carp.exploration.layout import lay_out, spread_rows
 from carp.features.extract import Features
 from carp.features.stored_images import StoredImages
 from carp.report.pages.charts import Chart, Line, chart_scripts

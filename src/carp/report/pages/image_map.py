@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from carp.console.progress import Counter
-from carp.explore.layout import Layout, spread_rows
+from carp.exploration.layout import Layout, spread_rows
 from carp.report.pages.template import asset, data_address, text_for_scripts
 
 MOST_POINTS, MOST_THUMBNAILS = 20_000, 3_000

@@ -14,8 +14,8 @@ from carp.encoders.assignments import partitions
 from carp.encoders.load import load_encoder
 from carp.evaluation.nearest_neighbours import knn, knn_leave_one_out, nearest
 from carp.evaluation.workspace import Workspace
-from carp.explore.layout import Layout, lay_out, spread_rows
-from carp.explore.prototype_images import PrototypeImages, embeddings_of, prototype_images
+from carp.exploration.layout import Layout, lay_out, spread_rows
+from carp.exploration.prototype_images import PrototypeImages, embeddings_of, prototype_images
 from carp.features.extract import Features
 from carp.features.feature_options import PROJECTOR, FeatureOptions
 from carp.features.store import is_store

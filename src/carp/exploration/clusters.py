@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from carp.evaluation.clustering import fit_kmeans
-from carp.explore.layout import spread_rows
-from carp.explore.prototype_images import margin
+from carp.exploration.layout import spread_rows
+from carp.exploration.prototype_images import margin
 from carp.features.extract import Features
 from carp.random import Purpose, key, seed_of, uniforms
 from carp.similarity.vectors import parts, unit_length

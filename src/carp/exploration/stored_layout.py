@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from carp.explore.layout import Layout
+from carp.exploration.layout import Layout
 from carp.files.atomic import replacing
 
 MAP = "map.bin"  # beside the features: a line with the origin and the method, then the points as npy

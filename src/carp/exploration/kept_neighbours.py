@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.evaluation.nearest_neighbours import nearest
-from carp.explore.layout import spread_rows
+from carp.exploration.layout import spread_rows
 from carp.features.extract import Features, Progress
 
 NEIGHBOURS = 10

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from carp.evaluation.metrics import scikit_learn
-from carp.explore.clusters import cluster_features, in_few_directions, unit_vectors
-from carp.explore.layout import spread_rows
+from carp.exploration.clusters import cluster_features, in_few_directions, unit_vectors
+from carp.exploration.layout import spread_rows
 from carp.features.extract import Features, Progress
 
 CRITERION = "the largest mean silhouette"
