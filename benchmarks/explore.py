@@ -1,22 +1,33 @@
-"""How fast and how good are the report of a run, `carp cluster` and `carp label`?
+"""How fast and how good are the report of a run, `carp cluster`, `carp label` and `carp explore`?
 
     python -m benchmarks.explore report --run RUN --images IMAGES [--work FOLDER]
     python -m benchmarks.explore cluster --features FEATURES [FEATURES …] [--seeds 5]
     python -m benchmarks.explore label --features FEATURES [--shots 1 4 16] [--draws 3]
+    python -m benchmarks.explore explorer [--points 10000 100000 1000000] [--work FOLDER]
+    python -m benchmarks.explore plotly [--points 10000 100000 1000000] [--work FOLDER]
 
 `report` embeds all images first, if that has not been done, and then measures the page: seconds and megabytes; then a
 page with as many points and thumbnails as pages have at most. `cluster` compares `carp cluster` with scikit-learn's
 KMeans on the same features of unit length, by NMI with the labels and by processor seconds. `label` draws a few labels
 per class, predicts all others, and then adds one label per class: of images that `carp label` suggests, or random ones.
+`explorer` serves made-up features of 128 numbers in a process of its own, and measures its start, the first paint in
+chromium (software rendering), neighbours and clusters, and the memory of the server; `plotly` measures the first paint
+of as many points by Plotly's scattergl.
 """
 
 import argparse
 import json
+import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,10 +155,130 @@ def _add(found: dict[str, list[float]], name: str, value: Any) -> None:
     found.setdefault(name, []).append(float(value))
 
 
+class _Squares:
+    """Images of one colour, as many as one likes."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def fetch(self, index: int) -> NDArray[np.uint8]:
+        """One image."""
+        return np.full((32, 32, 3), (index % 256, index // 256 % 256, 128), dtype=np.uint8)
+
+    def place(self, index: int) -> str:
+        """Its name."""
+        return f"squares/{index:07d}.png"
+
+
+def serve(arguments: argparse.Namespace) -> Iterator[Line]:
+    """Serve features in a file until the standard input ends; for `explorer`."""
+    (file,), started = arguments.features, time.monotonic()
+    with carp.explore(file, _Squares(len(np.load(file, mmap_mode="r")))) as explorer:
+        yield {"address": explorer.address, "seconds": time.monotonic() - started}
+        sys.stdin.read()
+
+
+def explorer(arguments: argparse.Namespace) -> Iterator[Line]:
+    """Start, first paint, neighbours, clusters and memory of the explorer."""
+    generator = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory(dir=arguments.work) as work, _browser() as browser:
+        for count in arguments.points:
+            file = Path(work) / "vectors.npy"
+            centres = generator.normal(size=(1000, 128)).astype(np.float32)
+            noise = generator.standard_normal((count, 128), dtype=np.float32)
+            np.save(file, centres[generator.integers(0, 1000, count)] + noise)
+            command = [sys.executable, "-m", "benchmarks.explore", "serve", "--features", str(file)]
+            started = time.monotonic()
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+                assert server.stdin is not None
+                assert server.stdout is not None
+                begun = json.loads(server.stdout.readline())
+                line: Line = {"points": count, "seconds to the address": round(time.monotonic() - started, 1)}
+                line["of these, without imports"] = round(begun["seconds"], 2)
+                first = _asked(begun["address"], "neighbours/0")
+                alone = [_asked(begun["address"], f"neighbours/{row}") for row in range(1, 40)]
+                line["first neighbours, ms"] = round(first, 1)
+                line["neighbours, ms"] = judged(float(np.median(alone)), 100, at_least=False)
+                line["slowest of 39, ms"] = round(max(alone), 1)
+                page = browser.new_page()
+                page.goto(begun["address"])
+                line["first paint, s"] = round(_until(page, "Carp.explorer && Carp.explorer.painted") / 1000, 2)
+                busy = [_asked(begun["address"], f"neighbours/{row}") for row in range(40, 60)]
+                line["neighbours during t-SNE, ms"] = round(float(np.median(busy)), 1)
+                started = time.monotonic()
+                while "working" in _json(begun["address"], "clusters/0/50"):
+                    time.sleep(0.05)
+                line["50 clusters, s"] = round(time.monotonic() - started, 2)
+                memory = dict(
+                    each.split(":", 1) for each in Path(f"/proc/{server.pid}/status").read_text().splitlines()
+                )
+                line["server memory, MB"] = int(memory["VmRSS"].split()[0]) // 1000
+                line["of these, mapped from the file"] = int(memory["RssFile"].split()[0]) // 1000
+                page.close()
+                server.stdin.close()
+                server.kill()
+            yield line
+
+
+def plotly(arguments: argparse.Namespace) -> Iterator[Line]:
+    """First paint of points by Plotly, from a page of its own."""
+    with tempfile.TemporaryDirectory(dir=arguments.work) as work, _browser() as browser:
+        for count in arguments.points:
+            file = Path(work) / "page.html"
+            code = (
+                f"const n = {count}, x = Float32Array.from({{ length: n }}, Math.random), y = Float32Array.from(x, Math.random);"
+                "const color = Array.from({ length: n }, (_, i) => Carp.colour('student'));"
+                "document.body.append(Object.assign(document.createElement('div'), { id: 'plot', style: 'height: 600px' }));"
+                "Plotly.newPlot('plot', [{ type: 'scattergl', mode: 'markers', x, y, marker: { color, size: 3 } }])"
+                ".then(() => requestAnimationFrame(() => { window.painted = performance.now(); }));"
+            )
+            scripts = [*chart_scripts(), code]
+            write_page(file, "sheet.html", title="points", scripts=scripts, evaluates=True, groups=[])
+            page = browser.new_page()
+            page.goto(file.as_uri(), timeout=600_000)
+            yield {"points": count, "first paint, s": round(_until(page, "window.painted") / 1000, 2)}
+            page.close()
+
+
+@contextmanager
+def _browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    found = os.environ.get("CARP_BROWSER") or shutil.which("chromium")
+    with sync_playwright() as driver:
+        arguments = ["--no-sandbox", "--enable-unsafe-swiftshader", "--use-angle=swiftshader"]
+        browser = driver.chromium.launch(executable_path=found, args=arguments)
+        yield browser
+        browser.close()
+
+
+def _until(page: Any, expression: str) -> float:
+    """Wait for a value that JavaScript gives."""
+    while not (found := page.evaluate(expression)):
+        time.sleep(0.02)
+    return float(found)
+
+
+def _asked(address: str, path: str) -> float:
+    """Milliseconds of a request."""
+    started = time.monotonic()
+    _json(address, path)
+    return 1000 * (time.monotonic() - started)
+
+
+def _json(address: str, path: str) -> Any:
+    with urlopen(address + path, timeout=600) as answer:
+        return json.load(answer)
+
+
 def main() -> None:
     """Measure and print one JSON object per line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["report", "cluster", "label"])
+    measures = {each.__name__: each for each in (report, cluster, label, explorer, plotly, serve)}
+    parser.add_argument("what", choices=list(measures))
     parser.add_argument("--run", type=Path)
     parser.add_argument("--images")
     parser.add_argument("--work", type=Path)
@@ -155,8 +286,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--shots", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--points", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     arguments = parser.parse_args()
-    for line in {"report": report, "cluster": cluster, "label": label}[arguments.what](arguments):
+    for line in measures[arguments.what](arguments):
         print(json.dumps(line), flush=True)
 
 
