@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from carp.explore import layout as module
+from carp.exploration import layout as module
 
 from carp.exploration.layout import lay_out
 

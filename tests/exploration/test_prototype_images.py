@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from carp.explore import prototype_images as module
+from carp.exploration import prototype_images as module
 
 from carp.exploration.prototype_images import margin, prototype_images
 

@@ -3,9 +3,12 @@
 A request asks for a result by its key. The first one starts the work; until it is done, all are told how far it is.
 """
 
+import os
+import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +18,7 @@ from carp.features.extract import Progress
 Key = tuple[Hashable, ...]
 Compute = Callable[[Progress], Any]
 QUICK, SLOW, COPIES = "quick", "slow", "copies"  # lanes: seconds; minutes; minutes, on request
+_NICE = 5
 
 
 class _StoppedError(Exception):
@@ -74,6 +78,9 @@ class Background:
             self._lock.notify_all()
 
     def _work(self, lane: str) -> None:
+        if lane != QUICK and sys.platform == "linux":  # where threads have priorities: clicks are answered first
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while True:
             with self._lock:
                 while not self._lanes[lane] and not self._stopped:

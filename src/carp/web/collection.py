@@ -8,12 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import DataError, UnreadableImageError
+from carp.exploration.layout import spread_rows
 from carp.features.store import Store
 from carp.features.stored_images import StoredImages
 from carp.features.stored_places import StoredPlaces
 from carp.images.decoding.decode import Stored
 from carp.images.source import Source
+from carp.report.pages.image_map import shared_folder
 from carp.report.pages.template import text_for_scripts
+
+_SOME = 1000  # images whose places are compared
 
 
 class ImageCollection:
@@ -58,8 +62,8 @@ class ImageCollection:
         return self._places[row] if self._places is not None else self._opened.place(row)  # type: ignore[union-attr]
 
     def shown_name(self, row: int) -> str:
-        """The place without the folder of the data, as text for a page."""
-        return text_for_scripts(self.place(row).removeprefix(self.name).lstrip("/"))
+        """The place without the folder that all images share, as text for a page."""
+        return text_for_scripts(self.place(row).removeprefix(self._folder))
 
     def label(self, row: int) -> str:
         """The name of the class of an image; empty if there is none."""
@@ -83,6 +87,11 @@ class ImageCollection:
             assert isinstance(self._opened, Source)
             return self._opened.fetch(row)
         return self._images.fetch(row, self.place(row))
+
+    @cached_property
+    def _folder(self) -> str:
+        """The folder that some images share, and so probably all."""
+        return shared_folder([self.place(int(row)) for row in spread_rows(len(self), _SOME)])
 
     @cached_property
     def _places(self) -> StoredPlaces | None:

@@ -51,7 +51,8 @@ class Groups:
 
     def cluster_cards(self, found: Clusters, titles: Sequence[str]) -> Values:
         """Every cluster with its most typical images."""
-        certainty = np.bincount(found.own, weights=found.certainty) / found.sizes
+        sizes, tightness = found.sizes, found.tightness
+        certainty = np.bincount(found.own, weights=found.certainty) / sizes
         typical = _first_of_groups(found.own, -found.similarity, len(found), _ON_CARD)
         doubtful = _first_of_groups(found.own, found.certainty, len(found), _DOUBTFUL)
         return {
@@ -61,8 +62,8 @@ class Groups:
                 {
                     "number": number,
                     "title": titles[number],
-                    "size": int(found.sizes[number]),
-                    "tightness": round(float(found.tightness[number]), 4),
+                    "size": int(sizes[number]),
+                    "tightness": round(float(tightness[number]), 4),
                     "certainty": round(float(certainty[number]), 4),
                     "images": self._images.shown(typical[number], found.similarity[typical[number]]),
                     "doubtful": self._images.shown(doubtful[number], found.certainty[doubtful[number]]),

@@ -68,7 +68,7 @@ def map_data(
         draw: Draws an image of at most 48 pixels; None if it cannot be read.
         progress: Called with (thumbnails drawn, all).
     """
-    shared = _folder(names)
+    shared = shared_folder(names)
     x, y = np.round(layout.points * _LIMIT).astype("<i2").T
     return {
         "x": _packed(x, "<i2"),
@@ -114,7 +114,7 @@ def _sprite(count: int, draw: Callable[[int], Image.Image | None], progress: Cou
     }
 
 
-def _folder(names: Sequence[str]) -> str:
+def shared_folder(names: Sequence[str]) -> str:
     """The beginning that all names share, up to a slash."""
     shared = os.path.commonprefix(names) if len(names) > 1 else ""  # noqa: RUF071 - names need not be paths
     return shared[: shared.rfind("/") + 1]

@@ -182,6 +182,7 @@ Carp.PointMap = class {
 
   setColours(rgba) {
     this.coloured = true;
+    this.rgba = rgba;
     this.layer.setColours(rgba);
     this.draw();
   }
@@ -294,7 +295,7 @@ Carp.PointMap = class {
 
   // One image for every part of the map that has one
   drawPictures(context) {
-    const step = this.width < 500 ? 44 : 54, side = step - 6, grid = this.index(), reach = step / 2 / this.view.scale;
+    const step = this.width < 500 ? 42 : 52, side = step - 10, grid = this.index(), reach = step / 2 / this.view.scale;
     for (let top = step / 2; top < this.height; top += step) {
       for (let left = step / 2; left < this.width; left += step) {
         const row = grid.nearest(...this.toData(left, top), reach);
@@ -303,8 +304,9 @@ Carp.PointMap = class {
         if (!picture.complete || !picture.naturalWidth) continue;
         const share = side / Math.max(picture.naturalWidth, picture.naturalHeight), width = picture.naturalWidth * share;
         const height = picture.naturalHeight * share;
-        context.fillStyle = Carp.style("card");
-        context.fillRect(left - width / 2 - 1.5, top - height / 2 - 1.5, width + 3, height + 3);
+        const colour = this.rgba ? this.rgba.subarray(4 * row, 4 * row + 3).join() : "128, 128, 128";
+        context.fillStyle = `rgb(${colour})`;
+        context.fillRect(left - width / 2 - 2.5, top - height / 2 - 2.5, width + 5, height + 5);
         context.imageSmoothingQuality = "high";
         context.drawImage(picture, left - width / 2, top - height / 2, width, height);
       }
