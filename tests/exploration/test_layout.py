@@ -4,8 +4,8 @@ import sys
 
 import numpy as np
 import pytest
-from carp.exploration import layout as module
 
+from carp.exploration import layout as module
 from carp.exploration.layout import lay_out
 
 GENERATOR = np.random.default_rng(0)

