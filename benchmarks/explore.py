@@ -1,22 +1,33 @@
-"""How fast and how good are the report of a run, `carp cluster` and `carp label`?
+"""How fast and how good are the report of a run, `carp cluster`, `carp label` and `carp explore`?
 
     python -m benchmarks.explore report --run RUN --images IMAGES [--work FOLDER]
     python -m benchmarks.explore cluster --features FEATURES [FEATURES …] [--seeds 5]
     python -m benchmarks.explore label --features FEATURES [--shots 1 4 16] [--draws 3]
+    python -m benchmarks.explore explorer [--points 10000 100000 1000000] [--work FOLDER]
+    python -m benchmarks.explore plotly [--points 10000 100000 1000000] [--work FOLDER]
 
 `report` embeds all images first, if that has not been done, and then measures the page: seconds and megabytes; then a
 page with as many points and thumbnails as pages have at most. `cluster` compares `carp cluster` with scikit-learn's
 KMeans on the same features of unit length, by NMI with the labels and by processor seconds. `label` draws a few labels
 per class, predicts all others, and then adds one label per class: of images that `carp label` suggests, or random ones.
+`explorer` serves made-up features of 128 numbers in a process of its own, and measures its start, the first paint in
+chromium (software rendering), neighbours and clusters, and the memory of the server; `plotly` measures the first paint
+of as many points by Plotly's scattergl.
 """
 
 import argparse
 import json
+import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +36,10 @@ import carp
 from benchmarks.shared import judged
 from carp.evaluation.few_shot.few_labels import draw_single_label
 from carp.evaluation.metrics import clustering_metrics, scikit_learn
-from carp.explore.clusters import cluster_features, unit_vectors
-from carp.explore.label_advice import suggest_images
-from carp.explore.label_prediction import calibration_error, predict_labels
-from carp.explore.layout import Layout
+from carp.exploration.clusters import cluster_features, unit_vectors
+from carp.exploration.label_advice import suggest_images
+from carp.exploration.label_prediction import calibration_error, predict_labels
+from carp.exploration.layout import Layout
 from carp.features.extract import Features
 from carp.features.store import open_store
 from carp.images.open_source import open_source
@@ -144,10 +155,164 @@ def _add(found: dict[str, list[float]], name: str, value: Any) -> None:
     found.setdefault(name, []).append(float(value))
 
 
+class _Squares:
+    """Images of one colour, as many as one likes."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def fetch(self, index: int) -> NDArray[np.uint8]:
+        """One image."""
+        return np.full((32, 32, 3), (index % 256, index // 256 % 256, 128), dtype=np.uint8)
+
+    def place(self, index: int) -> str:
+        """Its name."""
+        return f"squares/{index:07d}.png"
+
+
+def serve(arguments: argparse.Namespace) -> Iterator[Line]:
+    """Serve features in a file until the standard input ends; for `explorer`."""
+    import carp.web.server
+
+    (file,), started = arguments.features, time.process_time()
+    with carp.explore(file, _Squares(len(np.load(file, mmap_mode="r")))) as explorer:
+        yield {"address": explorer.address, "processor": time.process_time() - started}
+        sys.stdin.read()
+
+
+def explorer(arguments: argparse.Namespace) -> Iterator[Line]:
+    """Start, first paint, neighbours, clusters and memory of the explorer."""
+    generator = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory(dir=arguments.work) as work, _browser() as browser:
+        for count in arguments.points:
+            file = Path(work) / "vectors.npy"
+            centres = generator.normal(size=(1000, 128)).astype(np.float32)
+            noise = generator.standard_normal((count, 128), dtype=np.float32)
+            np.save(file, centres[generator.integers(0, 1000, count)] + noise)
+            command = [sys.executable, "-m", "benchmarks.explore", "serve", "--features", str(file)]
+            started = time.monotonic()
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+                assert server.stdin is not None
+                assert server.stdout is not None
+                begun = json.loads(server.stdout.readline())
+                address = begun["address"]
+                line: Line = {"points": count, "seconds to the address": round(time.monotonic() - started, 1)}
+                line["processor seconds, without imports"] = round(begun["processor"], 2)
+                line["first neighbours, ms"] = round(_asked(address, "neighbours/0"), 1)
+                used = _processor(server.pid)
+                alone = [_asked(address, f"neighbours/{row}") for row in range(1, 41)]
+                line["neighbours, ms"] = judged(float(np.median(alone)), 100, at_least=False)
+                line["fastest and slowest of 40, ms"] = [round(each(alone), 1) for each in (min, max)]
+                line["neighbours, processor ms"] = round(1000 * (_processor(server.pid) - used) / len(alone), 1)
+                used, started = _processor(server.pid), time.monotonic()
+                while "working" in _json(address, "clusters/0/50"):
+                    time.sleep(0.2)
+                line["50 clusters, s"] = round(time.monotonic() - started, 2)
+                line["50 clusters, processor s"] = round(_processor(server.pid) - used, 2)
+                page, used = browser.new_page(), _family()
+                page.goto(address)
+                line["first paint, s"] = round(_until(page, "Carp.explorer && Carp.explorer.painted") / 1000, 2)
+                line["first paint, processor s of browser and server"] = round(_family() - used, 2)
+                line["a frame while zooming, ms"] = round(min(float(page.evaluate(_FRAME)) for _ in range(5)), 1)
+                busy = [_asked(address, f"neighbours/{row}") for row in range(41, 61)]
+                line["neighbours during t-SNE, ms"] = round(float(np.median(busy)), 1)
+                status = Path(f"/proc/{server.pid}/status").read_text()
+                memory = dict(each.split(":", 1) for each in status.splitlines())
+                line["server memory, MB"] = int(memory["VmRSS"].split()[0]) // 1000
+                line["of these, mapped files"] = int(memory["RssFile"].split()[0]) // 1000
+                page.close()
+                server.stdin.close()
+                server.kill()
+            yield line
+
+
+_FRAME = """new Promise((done) => {
+  const from = performance.now();
+  Carp.explorer.maps[0].zoom(1.1);
+  requestAnimationFrame(() => requestAnimationFrame(() => done(performance.now() - from)));
+})"""
+_PLOT = """
+const x = Float32Array.from({ length: n }, Math.random), y = Float32Array.from(x, Math.random);
+const color = Array.from(x, () => Carp.colour("student")), plot = document.createElement("div");
+plot.style.height = "600px";
+document.body.append(plot);
+Plotly.newPlot(plot, [{ type: "scattergl", mode: "markers", x, y, marker: { color, size: 3 } }])
+  .then(() => requestAnimationFrame(() => { window.painted = performance.now(); }));
+"""
+
+
+def plotly(arguments: argparse.Namespace) -> Iterator[Line]:
+    """First paint of points by Plotly, from a page of its own."""
+    with tempfile.TemporaryDirectory(dir=arguments.work) as work, _browser() as browser:
+        for count in arguments.points:
+            file = Path(work) / "page.html"
+            code = f"const n = {count};" + _PLOT
+            scripts = [*chart_scripts(), code]
+            write_page(file, "sheet.html", title="points", scripts=scripts, evaluates=True, groups=[])
+            page, used = browser.new_page(), _family()
+            page.goto(file.as_uri(), timeout=600_000)
+            line = {"points": count, "first paint, s": round(_until(page, "window.painted") / 1000, 2)}
+            yield line | {"first paint, processor s of the browser": round(_family() - used, 2)}
+            page.close()
+
+
+@contextmanager
+def _browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    found = os.environ.get("CARP_BROWSER") or shutil.which("chromium")
+    with sync_playwright() as driver:
+        arguments = ["--no-sandbox", "--enable-unsafe-swiftshader", "--use-angle=swiftshader"]
+        browser = driver.chromium.launch(executable_path=found, args=arguments)
+        yield browser
+        browser.close()
+
+
+def _until(page: Any, expression: str) -> float:
+    """Wait for a value that JavaScript gives."""
+    while not (found := page.evaluate(expression)):
+        time.sleep(0.02)
+    return float(found)
+
+
+def _processor(pid: int) -> float:
+    """Seconds that a process has computed."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _family() -> float:
+    """Seconds that all processes that this one has started have computed: browser and server."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    ours = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(_processor(each) for each in ours - {os.getpid()} if Path(f"/proc/{each}").exists())
+
+
+def _asked(address: str, path: str) -> float:
+    """Milliseconds of a request."""
+    started = time.monotonic()
+    _json(address, path)
+    return 1000 * (time.monotonic() - started)
+
+
+def _json(address: str, path: str) -> Any:
+    with urlopen(address + path, timeout=600) as answer:
+        return json.load(answer)
+
+
 def main() -> None:
     """Measure and print one JSON object per line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["report", "cluster", "label"])
+    measures = {each.__name__: each for each in (report, cluster, label, explorer, plotly, serve)}
+    parser.add_argument("what", choices=list(measures))
     parser.add_argument("--run", type=Path)
     parser.add_argument("--images")
     parser.add_argument("--work", type=Path)
@@ -155,8 +320,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--shots", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--points", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     arguments = parser.parse_args()
-    for line in {"report": report, "cluster": cluster, "label": label}[arguments.what](arguments):
+    for line in measures[arguments.what](arguments):
         print(json.dumps(line), flush=True)
 
 

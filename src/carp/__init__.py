@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from carp.commands.embed import embed
     from carp.commands.evaluate import evaluate
     from carp.commands.evaluate_paper import EvaluatedPaper, evaluate_paper
+    from carp.commands.explore import explore
     from carp.commands.export import Exported, export
     from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from carp.similarity.copies_found import CopiesFound
     from carp.similarity.matches import Found, Match
     from carp.studies.study import Study
+    from carp.web.server import Explorer
 
 bound_spinning()
 
@@ -65,6 +67,7 @@ _HOMES = {
     "Encoder": "carp.encoders.frozen_encoder",
     "EvaluatedPaper": "carp.commands.evaluate_paper",
     "Examination": "carp.readiness.examination",
+    "Explorer": "carp.web.server",
     "Exported": "carp.commands.export",
     "FileCheck": "carp.commands.check_folder",
     "FolderCheck": "carp.commands.check_folder",
@@ -95,6 +98,7 @@ _HOMES = {
     "embed": "carp.commands.embed",
     "evaluate": "carp.commands.evaluate",
     "evaluate_paper": "carp.commands.evaluate_paper",
+    "explore": "carp.commands.explore",
     "export": "carp.commands.export",
     "import_run": "carp.commands.import_run",
     "index": "carp.commands.index",
@@ -122,6 +126,7 @@ __all__ = [
     "Encoder",
     "EvaluatedPaper",
     "Examination",
+    "Explorer",
     "Exported",
     "FileCheck",
     "FolderCheck",
@@ -153,6 +158,7 @@ __all__ = [
     "embed",
     "evaluate",
     "evaluate_paper",
+    "explore",
     "export",
     "import_run",
     "index",

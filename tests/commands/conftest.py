@@ -1,7 +1,10 @@
 """The command line in this process: fast, and with its real entry point."""
 
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,15 @@ from carp.cli import main
 from tests.helpers import tiny_images, write_images, write_recipe
 
 Cli = Callable[..., tuple[int, str, str]]
+# Names that attack a page
+HOSTILE = [
+    "<img src=x onerror=alert(1)>.png",
+    "\"'><script>alert(2)</script>.png".replace("/", ""),
+    "line\nbreak & tab\t.png",
+    "\u202egnp.\u05d0\u05d1.png",
+    "{{ 7 * 7 }} </title>.png".replace("/", ""),
+    "x" * 251 + ".png",
+]
 
 
 @pytest.fixture
@@ -51,6 +63,30 @@ def run(labelled: Path, recipe: Path, tmp_path_factory: pytest.TempPathFactory) 
     out = tmp_path_factory.mktemp("run") / "run"
     carp.train(labelled, out, recipe, quiet=True, epochs=2)
     return out
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium, found on the path or by CARP_BROWSER."""
+    found = os.environ.get("CARP_BROWSER") or shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        pytest.skip("there is no browser: install chromium, or set CARP_BROWSER to its path")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        arguments = ["--no-sandbox", "--enable-unsafe-swiftshader", "--use-angle=swiftshader"]
+        started = driver.chromium.launch(executable_path=found, args=arguments)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """40 images in two classes, some with names that attack a page."""
+    folder = write_images(tmp_path_factory.mktemp("hostile") / "images", tiny_images(40), classes=2)
+    for number, name in enumerate(HOSTILE):
+        inside = folder / f"class-{number % 2}"
+        (inside / f"{number:03d}.png").rename(inside / name)
+    return folder
 
 
 def assert_one_line(result: tuple[int, str, str], *words: str) -> None:

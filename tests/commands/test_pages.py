@@ -3,9 +3,7 @@
 The browser is chromium, found on the path or by CARP_BROWSER.
 """
 
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,67 +11,10 @@ import numpy as np
 import pytest
 
 import carp
-from tests.helpers import tiny_images, write_images
+from tests.commands.opened_page import Opened
 
 pytest.importorskip("plotly")
-playwright = pytest.importorskip("playwright.sync_api")
-
-HOSTILE = [
-    "<img src=x onerror=alert(1)>.png",
-    "\"'><script>alert(2)</script>.png".replace("/", ""),
-    "line\nbreak & tab\t.png",
-    "\u202egnp.\u05d0\u05d1.png",
-    "{{ 7 * 7 }} </title>.png".replace("/", ""),
-    "x" * 251 + ".png",
-]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    found = os.environ.get("CARP_BROWSER") or shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("there is no browser: install chromium, or set CARP_BROWSER to its path")
-    with playwright.sync_playwright() as driver:
-        arguments = ["--no-sandbox", "--enable-unsafe-swiftshader", "--use-angle=swiftshader"]
-        started = driver.chromium.launch(executable_path=found, args=arguments)
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 images in two classes, some with names that attack a page."""
-    folder = write_images(tmp_path_factory.mktemp("hostile") / "images", tiny_images(40), classes=2)
-    for number, name in enumerate(HOSTILE):
-        inside = folder / f"class-{number % 2}"
-        (inside / f"{number:03d}.png").rename(inside / name)
-    return folder
-
-
-class Opened:
-    """A page that records what it must not do."""
-
-    def __init__(self, browser: Any, path: Path, *, width: int = 1280, scheme: str = "light") -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.page, self.wrong = self.context.new_page(), list[str]()
-        self.page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
-        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog: {dialog.message}"))
-        self.page.on("console", lambda line: self.wrong.append(line.text) if line.type == "error" else None)
-        address = path.resolve().as_uri()
-        self.page.on("request", lambda sent: self._refuse(sent.url, address))
-        self.page.goto(address, timeout=120_000)
-
-    def __enter__(self) -> Any:
-        return self.page
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.context.close()
-        if kind is None:
-            assert not self.wrong
-
-    def _refuse(self, url: str, address: str) -> None:
-        if url != address and not url.startswith(("data:", "blob:")):
-            self.wrong.append(url)
+pytest.importorskip("playwright.sync_api")
 
 
 @pytest.fixture(scope="module")

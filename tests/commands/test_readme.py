@@ -62,7 +62,8 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for page in WITH_COMMANDS
     ],
 )
-def test_every_command_runs(page: str, cli: Cli, images: None) -> None:
+def test_every_command_runs(page: str, cli: Cli, images: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carp.Explorer, "wait", carp.Explorer.close)  # nobody presses Ctrl-C here
     quick = [f"{key}={json.dumps(value)}" for key, value in QUICK.items()]
     if page in ("docs/search.md", "docs/evaluation.md"):  # their runs exist already
         for data, out in (("PHOTOS", "runs/photos"), ("cifar10/train", "runs/cifar")):

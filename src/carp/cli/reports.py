@@ -1,4 +1,4 @@
-"""Tables, figures and verified files: `carp table`, `report`, `weights`, `check`."""
+"""Tables, pages and verified files: `carp table`, `report`, `explore`, `weights`, `check`."""
 
 import json
 import sys
@@ -110,6 +110,58 @@ def _report(
         say(f"note: {note}", err=True)
     for path in dict.fromkeys(drawn.files.values()):
         say(f"{'page' if path == drawn.files.get('page') else 'figure'}: {path}")
+
+
+@app.command("explore")
+def _explore(
+    features: Annotated[
+        list[str],
+        typer.Argument(help="Features that `carp embed` wrote, a run, RUN@25 or a .npy file; several are compared."),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Images of any kind (docs/data.md). Needed for a run; otherwise if they have been moved."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for selections saved as files or as links. Default: downloads only.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port of the server. Default: any free one.")
+    ] = None,
+    open: Annotated[  # noqa: A002 - the name of the option
+        bool, typer.Option("--open", help="Open the page in the default browser.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="The run or weights that extracted the features, if they have been moved.")
+    ] = None,
+    branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+    root: Annotated[Path | None, typer.Option(help="Folder of torchvision's datasets.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Let torchvision download missing datasets.")] = False,
+    device: options.Device = "auto",
+) -> None:
+    """Look at images in a browser: a map, neighbours, clusters, prototypes, near-duplicates; compare encoders.
+
+    The page is served to this machine alone, at an address with a random token. Ctrl-C ends it.
+    """
+    options.check_model(model)
+    options.check_data(data)
+    from carp.commands.explore import explore
+
+    explorer = explore(
+        features,
+        data,
+        out=out,
+        port=port,
+        open=open,
+        model=model,
+        branch=branch,
+        root=root,
+        download=download,
+        device=device,
+        quiet=False,
+    )
+    say(f"explorer: {explorer.address}   (Ctrl-C ends it)")
+    explorer.wait()
 
 
 @app.command("weights")

@@ -11,10 +11,10 @@ from carp.console.progress import Display
 from carp.encoders.load import load_encoder
 from carp.encoders.take_features import images_and_features
 from carp.errors import ConfigError, DataError, MissingExtraError
-from carp.explore.cluster_count import CRITERION, ClusterCount, choose_count
-from carp.explore.cluster_names import cluster_names
-from carp.explore.clusters import Clusters, assign_to, cluster_features
-from carp.explore.link_folders import check_files, write_link_folders
+from carp.exploration.cluster_count import CRITERION, ClusterCount, choose_count
+from carp.exploration.cluster_names import cluster_names
+from carp.exploration.clusters import Clusters, assign_to, cluster_features
+from carp.exploration.link_folders import check_files, write_link_folders
 from carp.features.feature_options import ENCODER, PROJECTOR, FeatureOptions, Precision
 from carp.features.store import Store
 from carp.features.stored_images import StoredImages

@@ -97,12 +97,13 @@ def duplicates(
     with display.counting("comparing features", len(store.features)) as progress:
         copies = find_copies(store.features, least, firsts=firsts, progress=progress)
     images = StoredImages(store, source)
+    places = store.places_of({row for group in copies.groups for row in group})
     found = CopiesFound(
         name=source.name,
         images=len(store.features),
         threshold=copies.threshold.value,
         reason=copies.threshold.reason,
-        groups=group_copies(copies, store, images, firsts),
+        groups=group_copies(copies, places.__getitem__, lambda row: images.fetch(row, places[row]), firsts),
         unreadable=len(store.unreadable),
     )
     write_copies_page(folder / PAGE, found, images)

@@ -12,9 +12,9 @@ from carp.console.progress import Display
 from carp.encoders.load import encoder_of
 from carp.encoders.take_features import images_and_features
 from carp.errors import ConfigError, DataError
-from carp.explore.known_labels import KnownLabels, known_labels
-from carp.explore.label_advice import doubtful_labels, suggest_images
-from carp.explore.label_prediction import LabelPrediction, predict_labels
+from carp.exploration.known_labels import KnownLabels, known_labels
+from carp.exploration.label_advice import doubtful_labels, suggest_images
+from carp.exploration.label_prediction import LabelPrediction, predict_labels
 from carp.features.extract import Features, extract
 from carp.features.feature_options import ENCODER, FeatureOptions, Precision
 from carp.features.store import Store

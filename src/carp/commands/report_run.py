@@ -6,7 +6,7 @@ from pathlib import Path
 
 from carp.console.progress import Display
 from carp.errors import ConfigError, DataError, MissingExtraError
-from carp.explore.run_images import run_images
+from carp.exploration.run_images import run_images
 from carp.features.feature_options import FeatureOptions
 from carp.files.outputs import check_output_file, check_output_folder
 from carp.images.decoding.decode import pixel_limit

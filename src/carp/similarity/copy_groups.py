@@ -1,5 +1,6 @@
 """Groups of near-duplicates in the order of their certainty, each with the image to keep first."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,35 +8,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import UnreadableImageError
-from carp.features.store import Store
-from carp.features.stored_images import StoredImages
-from carp.images.decoding.decode import decode, has_camera_data, size_of
+from carp.images.decoding.decode import Stored, decode, has_camera_data, size_of
 from carp.similarity.copies_found import Group, Member
 from carp.similarity.look_alike import Look, agreement, look_at
 from carp.similarity.near_copies import Copies
 from carp.similarity.original import Evidence, original
 
 
-def group_copies(copies: Copies, store: Store, images: StoredImages, firsts: NDArray[np.int64]) -> list[Group]:
+def group_copies(
+    copies: Copies, place: Callable[[int], str], fetch: Callable[[int], Stored], firsts: NDArray[np.int64]
+) -> list[Group]:
     """Inspect the images of every group and order the groups.
 
     Groups of identical files come first, then the others by the agreement of their pixels.
 
     Args:
         copies: Rows that belong together.
-        store: Their features.
-        images: Their images.
+        place: Returns the place of a row's image.
+        fetch: Returns this image as it is stored.
         firsts: For every row, the first row whose image is byte-identical.
     """
-    places = store.places_of({row for group in copies.groups for row in group})
     identical = _identical(firsts)
     groups = []
     for rows in copies.groups:
-        seen = [_see(row, places[row], images) for row in rows]
+        seen = [_see(row, place(row), fetch) for row in rows]
         members = [
             Member(
                 row,
-                places[row],
+                place(row),
                 min(copies.similarity[row], 1.0),
                 *one.size,
                 one.evidence.num_bytes,
@@ -67,11 +67,11 @@ class _Seen:
     evidence: Evidence
 
 
-def _see(row: int, place: str, images: StoredImages) -> _Seen:
+def _see(row: int, place: str, fetch: Callable[[int], Stored]) -> _Seen:
     path = Path(place)
     modified = path.stat().st_mtime if path.is_file() else None
     try:
-        stored = images.fetch(row, place)
+        stored = fetch(row)
         look, size = look_at(decode(stored, place)), size_of(stored, place)
     except UnreadableImageError:  # it was readable when its features were extracted
         return _Seen((0, 0), None, Evidence(0, False, modified, path.name, 0))

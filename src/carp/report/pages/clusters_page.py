@@ -11,12 +11,11 @@ from PIL import Image
 
 from carp.console.progress import Display
 from carp.errors import MissingExtraError
-from carp.explore.cluster_count import ClusterCount
-from carp.explore.clusters import Clusters
-from carp.explore.layout import lay_out
+from carp.exploration.cluster_count import ClusterCount
+from carp.exploration.clusters import Clusters
+from carp.exploration.layout import lay_out, spread_rows
 from carp.features.extract import Features
 from carp.features.stored_images import StoredImages
-from carp.random import Purpose, key
 from carp.report.pages.charts import Chart, Line, chart_scripts
 from carp.report.pages.image_map import THUMBNAIL, Classes, Scale, map_data, map_scripts
 from carp.report.pages.template import Fact, ShownPicture, asset, shown_picture, write_page
@@ -141,8 +140,7 @@ def _criterion(count: ClusterCount) -> Chart:
 
 
 def _map(found: ClusteredImages, draw: Callable[[int], Image.Image | None], display: Display) -> dict[str, Any]:
-    count = len(found.features)
-    rows = np.sort(np.argsort(key(0, Purpose.LANDMARK, np.arange(count)), kind="stable")[:_MAP])
+    rows = spread_rows(len(found.features), _MAP)
     clusters = found.clusters
     colours: list[Classes | Scale] = [Classes("cluster", clusters.own[rows], found.titles)]
     if found.labels is not None:

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from carp.console.progress import Counter
-from carp.explore.layout import Layout
-from carp.random import Purpose, key
+from carp.exploration.layout import Layout, spread_rows
 from carp.report.pages.template import asset, data_address, text_for_scripts
 
 MOST_POINTS, MOST_THUMBNAILS = 20_000, 3_000
@@ -69,7 +68,7 @@ def map_data(
         draw: Draws an image of at most 48 pixels; None if it cannot be read.
         progress: Called with (thumbnails drawn, all).
     """
-    shared = _folder(names)
+    shared = shared_folder(names)
     x, y = np.round(layout.points * _LIMIT).astype("<i2").T
     return {
         "x": _packed(x, "<i2"),
@@ -89,12 +88,12 @@ def map_scripts() -> list[str]:
 
 def point_rows(count: int, seed: int = 0) -> NDArray[np.int64]:
     """The images of a map: all, or a random sample of so many that a browser can carry them; in ascending order."""
-    return _sample(count, MOST_POINTS, seed)
+    return spread_rows(count, MOST_POINTS, seed)
 
 
 def _sprite(count: int, draw: Callable[[int], Image.Image | None], progress: Counter) -> dict[str, Any]:
     """All thumbnails as one picture, and the place of every image in it, -1 for those without one."""
-    rows = _sample(count, MOST_THUMBNAILS, 1)
+    rows = spread_rows(count, MOST_THUMBNAILS, 1)
     places = np.full(count, -1, dtype=np.int64)
     sheet = Image.new("RGB", (THUMBNAIL * min(_COLUMNS, len(rows)), THUMBNAIL * -(-len(rows) // _COLUMNS)), _GROUND)
     drawn = 0
@@ -115,12 +114,7 @@ def _sprite(count: int, draw: Callable[[int], Image.Image | None], progress: Cou
     }
 
 
-def _sample(count: int, most: int, seed: int) -> NDArray[np.int64]:
-    order = np.argsort(key(seed, Purpose.LANDMARK, np.arange(count)), kind="stable")
-    return np.sort(order[:most])
-
-
-def _folder(names: Sequence[str]) -> str:
+def shared_folder(names: Sequence[str]) -> str:
     """The beginning that all names share, up to a slash."""
     shared = os.path.commonprefix(names) if len(names) > 1 else ""  # noqa: RUF071 - names need not be paths
     return shared[: shared.rfind("/") + 1]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from carp.explore.label_advice import DoubtfulLabel
-from carp.explore.label_prediction import LabelPrediction
+from carp.exploration.label_advice import DoubtfulLabel
+from carp.exploration.label_prediction import LabelPrediction
 from carp.features.stored_images import StoredImages
 from carp.report.pages.template import Fact, ShownPicture, asset, shown_picture, write_page
 from carp.report.pages.thumbnails import GREEN, Picture, thumbnail_of

@@ -51,8 +51,17 @@ class Fact:
     note: str = ""
 
 
-def write_page(
-    path: Path,
+def write_page(path: Path, template: str, *, title: str, **values: Any) -> None:
+    """Render a template into a file, whose folder is created; see `render_page`."""
+    text = render_page(template, title=title, **values)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file.") from error
+
+
+def render_page(
     template: str,
     *,
     title: str,
@@ -61,12 +70,12 @@ def write_page(
     data: Mapping[str, Any] | None = None,
     scripts: Sequence[str] = (),
     evaluates: bool = False,
+    served: bool = False,
     **values: Any,
-) -> None:
-    """Render a template into a file.
+) -> str:
+    """Render a template.
 
     Args:
-        path: The file; its folder is created.
         template: A file of `templates/`.
         title: The heading.
         notes: Lines below it.
@@ -74,10 +83,11 @@ def write_page(
         data: What scripts find as JSON in elements `data-KEY`; see `text_for_scripts`.
         scripts: JavaScript, in the order in which it runs.
         evaluates: Whether a library among the scripts compiles code of its own, as Plotly's WebGL does.
+        served: Whether the page asks the server that it came from for more.
         **values: What else the template needs.
     """
     code = [Markup(script.replace("</script", "<\\/script")) for script in scripts]
-    text = (
+    return (
         _environment()
         .get_template(template)
         .render(
@@ -86,17 +96,12 @@ def write_page(
             contents=contents,
             data=data or {},
             scripts=code,
-            policy=_policy(code, evaluates=evaluates),
+            policy=_policy(code, evaluates=evaluates, served=served),
             style=Markup(asset("style.css")),
             version=__version__,
             **values,
         )
     )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}. Give another file.") from error
 
 
 def asset(name: str) -> str:
@@ -147,11 +152,12 @@ def _environment() -> Environment:
     )
 
 
-def _policy(scripts: Sequence[str], *, evaluates: bool) -> str:
+def _policy(scripts: Sequence[str], *, evaluates: bool, served: bool) -> str:
     hashes = (base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in scripts)
     allowed = [*(f"'sha256-{each}'" for each in hashes), *(["'unsafe-eval'"] if evaluates else [])] or ["'none'"]
+    pictures = "'self' data: blob:; connect-src 'self'" if served else "data: blob:"
     return (
-        f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {' '.join(allowed)}; "
+        f"default-src 'none'; img-src {pictures}; style-src 'unsafe-inline'; script-src {' '.join(allowed)}; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from carp.console.progress import Display
-from carp.explore.run_images import RunImages, confused
+from carp.exploration.run_images import RunImages, confused
 from carp.report.pages.charts import Chart, chart_scripts
 from carp.report.pages.image_map import map_scripts
 from carp.report.pages.template import write_page

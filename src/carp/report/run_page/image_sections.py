@@ -10,8 +10,8 @@ from PIL import Image
 from carp.console.progress import Display
 from carp.console.quantities import counted
 from carp.errors import UnreadableImageError
-from carp.explore.prototype_images import TWIN_COSINE
-from carp.explore.run_images import RunImages, confused
+from carp.exploration.prototype_images import TWIN_COSINE
+from carp.exploration.run_images import RunImages, confused
 from carp.images.inspect.rendered_views import render_views
 from carp.images.source import Source
 from carp.report.pages.image_map import THUMBNAIL, Classes, Scale, map_data

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from carp.explore.clusters import cluster_features
-from carp.explore.label_prediction import LabelPrediction
+from carp.exploration.clusters import cluster_features
+from carp.exploration.label_prediction import LabelPrediction
 from carp.features.extract import Features
 
 _MOST_CLUSTERS = 1000

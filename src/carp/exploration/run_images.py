@@ -7,24 +7,21 @@ import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from carp.console.progress import Display
 from carp.encoders.assignments import partitions
-from carp.encoders.frozen_encoder import Encoder
 from carp.encoders.load import load_encoder
 from carp.evaluation.nearest_neighbours import knn, knn_leave_one_out, nearest
 from carp.evaluation.workspace import Workspace
-from carp.explore.layout import Layout, lay_out
-from carp.explore.prototype_images import PrototypeImages, prototype_images
+from carp.exploration.layout import Layout, lay_out, spread_rows
+from carp.exploration.prototype_images import PrototypeImages, embeddings_of, prototype_images
 from carp.features.extract import Features
 from carp.features.feature_options import PROJECTOR, FeatureOptions
 from carp.features.store import is_store
 from carp.features.stored_images import StoredImages
 from carp.images.source import Source
 from carp.images.sources.subset import Subset, at_random
-from carp.model.branch import Branch
 from carp.random import Purpose, key
 from carp.runs.run_folder import Run
 
@@ -32,7 +29,6 @@ _NEIGHBOURS = 20  # that vote
 _SHOWN, _QUERIES = 5, 8
 _COMPARED = 1000  # images that the untrained encoder and raw pixels are measured on
 _PARTITIONS = 4
-_EMBEDDED_AT_A_TIME = 4096
 
 
 @dataclass(frozen=True)
@@ -87,10 +83,7 @@ def run_images(
     if not is_store(work.store_folder(encoder.origin(source, options.precision))):
         source = _sample(source, limit, "report")
     store, _ = work.take_any(source)
-    chosen = np.arange(len(store.features))
-    if len(chosen) > points:
-        order = np.argsort(key(0, Purpose.LANDMARK, chosen), kind="stable")
-        chosen = np.sort(order[:points])
+    chosen = spread_rows(len(store.features), points)
     features = np.ascontiguousarray(store.features[chosen])
     labels = None if store.labels is None or store.labels.ndim > 1 else np.asarray(store.labels[chosen])
     if labels is not None and (labels.min() < 0 or len(np.unique(labels)) < 2):
@@ -116,7 +109,7 @@ def run_images(
         classes=store.classes,
         layout=layout,
         prototypes=prototype_images(
-            _embeddings(branch, features), branch.prototypes, partitions(run.config, run.config.seed, _PARTITIONS)
+            embeddings_of(branch, features), branch.prototypes, partitions(run.config, run.config.seed, _PARTITIONS)
         ),
         block_size=run.config.block_size,
         queries=queries,
@@ -151,15 +144,6 @@ def _fingerprint(source: Source, which: str) -> str:
 def _spread(count: int, most: int) -> NDArray[np.int64]:
     order = np.argsort(key(0, Purpose.BANK, np.arange(count)), kind="stable")
     return np.sort(order[:most])
-
-
-@torch.inference_mode()
-def _embeddings(encoder: Encoder, features: Features) -> Features:
-    """The embeddings of features: the projector takes what the encoder pooled."""
-    module = encoder.module
-    assert isinstance(module, Branch)
-    parts = torch.split(torch.from_numpy(features), _EMBEDDED_AT_A_TIME)
-    return torch.cat([module.project(part.to(encoder.device)).cpu() for part in parts]).numpy()
 
 
 def _neighbourhood(features: Features, queries: NDArray[np.int64]) -> Neighbourhood:

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from carp.encoders.assignments import preferred_shares
+from carp.encoders.frozen_encoder import Encoder
 from carp.features.extract import Features
+from carp.model.branch import Branch
 from carp.similarity.vectors import unit_length
 
 TWIN_COSINE = 0.99  # as in the diagnosis of a run
-_PROTOTYPES_AT_A_TIME = 4096
+_PROTOTYPES_AT_A_TIME = _EMBEDDED_AT_A_TIME = 4096
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,20 @@ def prototype_images(
         closeness=best_M2[:, 0].numpy(),
         twins=sorted(pairs, key=lambda pair: (-pair[2], pair[0], pair[1]))[:twins],
     )
+
+
+@torch.inference_mode()
+def embeddings_of(encoder: Encoder, features: Features) -> Features:
+    """The embeddings [M, D] of features [M, F]: the projector takes what the encoder pooled.
+
+    Args:
+        encoder: Loaded with the layer `projector`.
+        features: Of the layer `encoder`, by the same branch of the same run.
+    """
+    module = encoder.module
+    assert isinstance(module, Branch)
+    parts = torch.split(torch.from_numpy(features), _EMBEDDED_AT_A_TIME)
+    return torch.cat([module.project(part.to(encoder.device)).cpu() for part in parts]).numpy()
 
 
 def margin(best: Features, second: Features) -> Features:

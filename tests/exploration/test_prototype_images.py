@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from carp.explore import prototype_images as module
-from carp.explore.prototype_images import margin, prototype_images
+from carp.exploration import prototype_images as module
+from carp.exploration.prototype_images import margin, prototype_images
 
 GENERATOR = np.random.default_rng(1)
 X = GENERATOR.normal(size=(23, 6)).astype(np.float32)

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from carp.explore import layout as module
-from carp.explore.layout import lay_out
+from carp.exploration import layout as module
+from carp.exploration.layout import lay_out
 
 GENERATOR = np.random.default_rng(0)
 CENTRES = GENERATOR.normal(size=(3, 16))

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from carp.evaluation.clustering import fit_kmeans
-from carp.explore.prototype_images import margin
+from carp.exploration.layout import spread_rows
+from carp.exploration.prototype_images import margin
 from carp.features.extract import Features
 from carp.random import Purpose, key, seed_of, uniforms
 from carp.similarity.vectors import parts, unit_length
@@ -85,6 +86,14 @@ def cluster_features(features: Features, k: int, *, seed: int = 0) -> Clusters:
         if found.obj[-1] - found.obj[0] < _CONVERGED * found.obj[-1]:
             break
     return assign_to(vectors, centres)
+
+
+def cluster_landmarks(features: Features, k: int, *, landmarks: int, seed: int = 0) -> Clusters:
+    """Cluster so many images at random, and assign every image to the nearest of their centres."""
+    rows = spread_rows(len(features), landmarks, seed)
+    if len(rows) == len(features):
+        return cluster_features(features, k, seed=seed)
+    return assign_to(features, cluster_features(features[rows], k, seed=seed).centres)
 
 
 def in_few_directions(vectors: Features, seed: int) -> Features:

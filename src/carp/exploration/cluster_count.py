@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from carp.evaluation.metrics import scikit_learn
-from carp.explore.clusters import cluster_features, in_few_directions, unit_vectors
+from carp.exploration.clusters import cluster_features, in_few_directions, unit_vectors
+from carp.exploration.layout import spread_rows
 from carp.features.extract import Features, Progress
-from carp.random import Purpose, key
 
 CRITERION = "the largest mean silhouette"
 _CANDIDATES = (
@@ -63,8 +63,7 @@ class ClusterCount:
 
 def choose_count(features: Features, *, seed: int = 0, progress: Progress = lambda _done, _all: None) -> ClusterCount:
     """Choose the number of clusters of features [M, F], at least three images."""
-    order = np.argsort(key(seed, Purpose.LANDMARK, np.arange(len(features))), kind="stable")
-    vectors = unit_vectors(np.ascontiguousarray(features[np.sort(order[:_SAMPLE])]))
+    vectors = unit_vectors(features[spread_rows(len(features), _SAMPLE, seed)])
     distance = np.clip(1 - vectors @ vectors.T, 0, 2)
     np.fill_diagonal(distance, 0)
     small = in_few_directions(vectors, seed)

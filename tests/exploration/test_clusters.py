@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from carp.errors import DataError
-from carp.explore.cluster_count import choose_count
-from carp.explore.cluster_names import cluster_names
-from carp.explore.clusters import assign_to, cluster_features
-from carp.explore.link_folders import safe_name, write_link_folders
+from carp.exploration.cluster_count import choose_count
+from carp.exploration.cluster_names import cluster_names
+from carp.exploration.clusters import assign_to, cluster_features
+from carp.exploration.link_folders import safe_name, write_link_folders
 
 pytest.importorskip("faiss")
 pytest.importorskip("sklearn")

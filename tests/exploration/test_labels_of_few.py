@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from carp.explore.label_advice import doubtful_labels, suggest_images
-from carp.explore.label_prediction import calibration_error, predict_labels, softmax
-from tests.explore.test_clusters import blobs
+from carp.exploration.label_advice import doubtful_labels, suggest_images
+from carp.exploration.label_prediction import calibration_error, predict_labels, softmax
+from tests.exploration.test_clusters import blobs
 
 FEATURES, TRUTH = blobs([60, 60, 60], spread=0.7)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from carp.evaluation.linear.grid import Classifier, LinearGrid, cosine, fit, shuffled
 from carp.evaluation.nearest_neighbours import nearest
-from carp.explore.clusters import unit_vectors
+from carp.exploration.clusters import unit_vectors
 from carp.features.extract import Features, Progress
 from carp.random import Purpose, key
 
