@@ -116,6 +116,10 @@ class Training:
 
     def run(self, validate: Validate | None = None) -> None:
         """Train to the end; raise if a signal, a collapse or a number that is not finite ends the run early."""
+        with compilation_explained(self.config.compile):
+            self._run(validate)
+
+    def _run(self, validate: Validate | None) -> None:
         last_step = self.schedules.num_steps
         if validate and not self.course.baselines:
             self._measure_baselines(validate)
@@ -144,7 +148,7 @@ class Training:
         """Take one step, and log, validate and diagnose when that is due."""
         last_step = self.schedules.num_steps
         with_health = batch.step % self.config.health_steps == 0 or batch.step + 1 == last_step
-        with self.threads.step(batch.step), compilation_explained(self.config.compile), distributed.explained():
+        with self.threads.step(batch.step), distributed.explained():
             result = self.stepper(batch, with_health=with_health)
         if not result.finite:
             raise post_mortem(self.folder, self.model, batch, result, self.diagnosis)

@@ -24,7 +24,7 @@ def largest_micro_batch(config: Config, limit: float, *, on_gpu: bool | None = N
     If nothing fits, return the smallest size: the estimate may be wrong, and if it is right, an allocation fails.
     """
     batch = distributed.largest_share(config.batch_size)
-    halved = [-(-batch // 2**n) for n in range(max(1, batch.bit_length() - 1))]
+    halved: list[int] = [-(-batch // 2**n) for n in range(max(1, batch.bit_length() - 1))]
     sizes = [size for size in halved if batch % size != 1]  # batch norm needs at least two images
     for size in sizes:
         if estimate(config.model_copy(update={"micro_batch": size}), on_gpu=on_gpu).total_bytes <= limit:
