@@ -2,7 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow coverage fuzz check bench clean
+# Tests and commands start many processes, which should find their modules compiled
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: setup demo test test-slow test-floor test-wheel coverage fuzz check docs bench clean
 setup: .venv/.ready
 
 .venv/.ready: pyproject.toml
@@ -20,6 +23,19 @@ test: setup            ## the fast tests, one process per core
 
 test-slow: setup       ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
+
+test-floor:            ## the fast tests with the oldest dependencies that pyproject.toml allows
+	$(PYTHON) -m venv .venv-floor
+	.venv-floor/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-floor/bin/uv pip install --quiet --resolution lowest-direct --python .venv-floor/bin/python --editable '.[dev,bench]'
+	.venv-floor/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+test-wheel: setup      ## build the wheel, install it in clean environments, and use it there
+	$(BIN)/python -m benchmarks.install
+
+docs: setup            ## the documentation as a site, in build/site; a broken link is an error
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	$(BIN)/zensical build --strict
 
 coverage: setup        ## branch coverage of the fast tests, in processes that they start too
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder --cov --cov-report term-missing:skip-covered
@@ -42,4 +58,4 @@ bench: setup           ## time CARP against its peers
 	$(BIN)/python -m benchmarks.yardsticks --quick
 
 clean:
-	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-floor build runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from carp.commands.import_run import import_run
     from carp.commands.index import Indexed, index
     from carp.commands.label import LabelledFiles, label
+    from carp.commands.push import push
     from carp.commands.report_run import Report, report_run
     from carp.commands.search import search
     from carp.commands.table import table
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from carp.features.store import Store
     from carp.images.inspect.data_check import DataCheck
     from carp.images.sources.paper.paper_datasets import ListedDataset
+    from carp.integrations.lightning_callback import CarpCallback
     from carp.integrations.sklearn_transformer import CarpEncoder
     from carp.model.loss import LossTerms, carp_loss, reference_loss
     from carp.model.partition import random_partition
@@ -56,6 +58,7 @@ bound_spinning()
 
 _HOMES = {
     "Attacked": "carp.commands.attack",
+    "CarpCallback": "carp.integrations.lightning_callback",
     "CarpEncoder": "carp.integrations.sklearn_transformer",
     "CarpError": "carp.errors",
     "Clustered": "carp.commands.cluster",
@@ -103,6 +106,7 @@ _HOMES = {
     "load": "carp.encoders.load",
     "random_partition": "carp.model.partition",
     "reference_loss": "carp.model.loss",
+    "push": "carp.commands.push",
     "report_run": "carp.commands.report_run",
     "search": "carp.commands.search",
     "table": "carp.commands.table",
@@ -113,6 +117,7 @@ _HOMES = {
 
 __all__ = [
     "Attacked",
+    "CarpCallback",
     "CarpEncoder",
     "CarpError",
     "Clustered",
@@ -159,6 +164,7 @@ __all__ = [
     "index",
     "label",
     "load",
+    "push",
     "random_partition",
     "reference_loss",
     "report_run",

@@ -53,7 +53,8 @@ def test_tab_suggests_settings_with_their_defaults() -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_shown_for_every_shell(shell: str) -> None:
-    done = subprocess.run([CARP, "--show-completion", shell], capture_output=True, text=True, check=False)
+    words = ["bash", "-c", f"'{CARP}' --show-completion {shell}; exit $?"]  # a shell must be there to be detected
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "_CARP_COMPLETE" in done.stdout
     if found := shutil.which(shell):
@@ -67,7 +68,7 @@ def test_it_is_installed_in_bash(tmp_path: Path) -> None:
     def bash(script: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["bash", "-ic", script], capture_output=True, text=True, env=environment, check=False)
 
-    done = bash("carp --install-completion bash")
+    done = bash("carp --install-completion bash; exit $?")
     assert done.returncode == 0, done.stderr
     ask = 'COMP_WORDS=(carp ev) COMP_CWORD=1; _carp_completion carp; echo "${COMPREPLY[@]}"'
     done = bash(f"complete -p carp; {ask}")

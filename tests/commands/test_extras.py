@@ -47,6 +47,7 @@ def test_all_skips_the_protocols_whose_extra_is_missing(run: Path, labelled: Pat
         ("matplotlib", ["table", "RESULT", "--out", "PNG"], "log"),
         ("submitit", ["train", "DATA", "--out", "OUT", "--submit", "nodes=1"], "cluster"),
         ("tensorboard", ["train", "DATA", "--out", "OUT", "--recipe", "RECIPE", "tensorboard=true"], "log"),
+        ("wandb", ["train", "DATA", "--out", "OUT", "--recipe", "RECIPE", "loggers=[wandb]"], "wandb"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
 )

@@ -24,8 +24,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs/tasks").glob("*.md")),
 ]
-WITH_COMMANDS = ["README.md", "docs/training.md", "docs/evaluation.md", "docs/search.md"]
+WITH_COMMANDS = ["README.md", "docs/training.md", "docs/evaluation.md", "docs/search.md", "docs/tasks/photos.md"]
 WITH_PYTHON = ["README.md", "docs/python.md"]
 QUICK = {**TINY, "epochs": 1}
 

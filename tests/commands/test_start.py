@@ -22,7 +22,7 @@ from tests.encoders.foreign.layouts import narrow, released
 from tests.encoders.foreign.test_vit import dino_file, transformer
 from tests.helpers import TINY, assert_same_run, tiny_images
 
-NAME = "mnasnet_small"
+NAME = "test_efficientnet"
 # The recipe of the tests without what the weights decide
 FREE = {key: value for key, value in TINY.items() if key not in {"encoder", "encoder_options", "stem_stride"}}
 

@@ -45,6 +45,7 @@ SETTINGS = {
             "",
             "times their norm, so the steps are too large: lower lr",
             id="lr too large",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             ["epochs=1", "batch_size=2400"], "too early to tell", "2 steps are done", "raise epochs", id="two steps"

@@ -172,6 +172,7 @@ def test_free_keys_make_no_difference(key: str) -> None:
         "threads": 3,
         "deterministic": True,
         "workers": 5,
+        "loggers": ("wandb",),
         "tensorboard": True,
         "report": False,
         "checkpoint_steps": 7,

@@ -318,6 +318,7 @@ def killed_run(folder: Path) -> None:
     Case()(state=folder, save_seconds=0.0, epochs=60)
 
 
+@pytest.mark.slow
 def test_a_killed_run_continues_to_the_same_bits(case: Case, tmp_path: Path) -> None:
     code = "import sys, torch; from pathlib import Path; torch.set_num_threads(1)\n"
     code += "from tests.evaluation.test_linear_images import killed_run; killed_run(Path(sys.argv[1]))"

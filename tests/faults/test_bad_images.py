@@ -49,6 +49,7 @@ def test_kills_change_nothing_for_small_images(carp: Server, messy: Path, recipe
     assert (broken / "quarantine.jsonl").read_bytes() == (unbroken / "quarantine.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_kills_and_another_number_of_workers_change_nothing_for_photographs(
     carp: Server, messy: Path, recipe: Path, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ COLLAPSE = {
     "lr_scaling": "none",
     "health_steps": 2,
     "epochs": 15,
+    "encoder_options": {**TINY["encoder_options"], "layers": [2, 2, 2, 2]},
 }
 
 

@@ -62,6 +62,7 @@ def test_six_kills_change_nothing(carp: Server, images: Path, recipe: Path, undi
     assert_same_run(out, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_kill_of_the_plain_command_changes_nothing(
     images: Path, recipe: Path, short_run: Path, tmp_path: Path
 ) -> None:
@@ -217,6 +218,7 @@ VARIANTS = {
     "plain layout, dropout": {
         "channels_last": False,
         "encoder_options": {
+            "layers": [1, 1, 1, 1],
             "channels": [8, 8, 16, 16],
             "stem_type": "deep",
             "stem_width": 4,
@@ -226,7 +228,16 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+SLOW_VARIANTS = {"sgd, clipped", "fp16, micro-batches", "authors, a copy"}  # little that the others do not show
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(settings, id=name, marks=[pytest.mark.slow] if name in SLOW_VARIANTS else [])
+        for name, settings in VARIANTS.items()
+    ],
+)
 def test_every_variant_continues_as_if_unbroken(tmp_path: Path, monkeypatch, settings) -> None:
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     unbroken.mkdir(), broken.mkdir()

@@ -23,7 +23,7 @@ from tests.fuzz.targets.images import seed_images
 from tests.fuzz.targets.stores import unchanged_or_reported
 from tests.fuzz.watch import CANARY
 
-INPUTS = 120  # `make fuzz` tries 10,000
+INPUTS = 60  # `make fuzz` tries 10,000
 
 
 def test_every_input_is_survived(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Valid:
         return write_recipe(
             self.folder / "tiny.yaml", epochs=1, batch_size=8, global_size=_SIZE, checkpoint_steps=1, workers=0,
             num_prototypes=16, projector_hidden=8, embedding=4, max_image_pixels=50_000_000,
-            encoder_options={"channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4},
+            encoder_options={"layers": [1, 1, 1, 1], "channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4},
         )  # fmt: skip
 
     @cached_property

@@ -34,7 +34,7 @@ transient.FIRST_PAUSE = 0.02
 IMAGES = 24
 ALWAYS = 1_000_000
 PHOTOS = {"epochs": 2, "batch_size": 8, "global_size": 72, "workers": 2, "checkpoint_steps": 1000}
-SMALLER = {"encoder_options": {"channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4}}
+SMALLER = {"encoder_options": {"layers": [1, 1, 1, 1], "channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4}}
 
 
 def prepare(folder: Path) -> dict[str, Path]:

@@ -38,7 +38,7 @@ def test_three_processes_find_what_one_does(evaluated: Path, tmp_path: Path) -> 
     assert 0.2 < theirs["linear"][0]["best_top1_on_test"] < 1
     assert len(theirs["large"][2]["@20"][0]) == 1300
     assert len(theirs["linear"][2][""][0]) > 10
-    assert len({row["test_top1"] for row in theirs["linear"][1]["grid"]}) > 2
+    assert len({row["test_top1"] for row in theirs["linear"][1]["grid"]}) > 1
 
 
 def test_the_linear_evaluation_of_three_processes_is_continued_by_one(evaluated: Path) -> None:

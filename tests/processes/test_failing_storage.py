@@ -107,6 +107,7 @@ def passed(name: str, folder: Path, library: Path) -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("passed: ")]
 
 
+@pytest.mark.slow
 def test_a_run_on_a_failing_disk_ends_in_the_same_bits(failing_reads: Path, tmp_path: Path) -> None:
     assert passed("folder_of_images", tmp_path, failing_reads) == ["passed: folder"]
 

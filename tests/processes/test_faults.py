@@ -17,6 +17,7 @@ def test_a_killed_process_is_started_again_and_nothing_differs_and_a_hang_is_tol
     assert_same_run(folder / "killed", folder / "undisturbed")
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_the_first_process_stops_all_and_is_told_once(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     code, output = torchrun(

@@ -31,7 +31,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         global_size=72,
         workers=2,
         checkpoint_steps=100_000,
-        encoder_options={"channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4},
+        encoder_options={"layers": [1, 1, 1, 1], "channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4},
     )
     return folder
 

@@ -29,6 +29,7 @@ def test_unequal_shares_of_2_3_and_5_processes_give_the_loss_and_the_gradients_o
     assert passed("losses", tmp_path) == ["passed: 2", "passed: 3", "passed: 5"]
 
 
+@pytest.mark.slow
 def test_validation_leaves_out_a_share_without_readable_images(tmp_path: Path) -> None:
     assert passed("validation", tmp_path)
 

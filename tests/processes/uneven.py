@@ -128,7 +128,7 @@ def tiny_shares(folder: Path) -> None:
     for batch_size in (6, 5):
         settings = {
             **{key: value for key, value in TINY.items() if key not in {"blur", "encoder_options"}},
-            "encoder_options": {"channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4},
+            "encoder_options": {"layers": [1, 1, 1, 1], "channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4},
             "global_size": 72,
             "workers": 1,
             "epochs": 1,

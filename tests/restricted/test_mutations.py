@@ -153,7 +153,9 @@ BOMBS: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name.endswith(("marks", "sets")) else []) for name in BOMBS]
+)
 def test_bombs_in_ground_truths(name: str) -> None:
     raw = BOMBS[name]()
 

@@ -173,7 +173,7 @@ def nested(kind: bytes, depth: int) -> bytes:
 @pytest.mark.parametrize("kind", [b"list", b"tuple", b"dict"])
 def test_depth(kind: bytes) -> None:
     read_plain_pickle(nested(kind, 90), "it")
-    for depth in (101, 1_000, 300_000):
+    for depth in (101, 30_000):
         with pytest.raises(DataError, match="more than 100 levels deep"):
             read_plain_pickle(nested(kind, depth), "it")
 

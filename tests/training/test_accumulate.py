@@ -21,7 +21,7 @@ SETTINGS = {
     "global_size": 32,
     "blur": [0, 0, 0],
     "encoder": "resnet18",
-    "encoder_options": {"channels": [8, 8, 16, 16], "stem_type": "deep", "stem_width": 4},
+    "encoder_options": {"layers": [1, 1, 1, 1], "channels": [8, 8, 16, 16], "stem_type": "deep", "stem_width": 4},
     "projector_hidden": 32,
     "embedding": 16,
     "embedding_scale": 5.0,

@@ -25,7 +25,7 @@ SETTINGS = {
     "global_size": 32,
     "blur": [0, 0, 0],
     "encoder": "resnet18",
-    "encoder_options": {"channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4},
+    "encoder_options": {"layers": [1, 1, 1, 1], "channels": [4, 4, 8, 8], "stem_type": "deep", "stem_width": 4},
     "stem_stride": 2,
     "projector_hidden": 32,
     "embedding": 16,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-FORMATS_OF_EXPORT = ("torchvision", "timm", "safetensors", "onnx", "detectron2")
+FORMATS_OF_EXPORT = ("torchvision", "timm", "hf", "safetensors", "onnx", "detectron2")
 Suggest = Callable[[str], list[str]]
 
 

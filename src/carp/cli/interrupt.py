@@ -74,11 +74,11 @@ class CtrlC:
                 sys.stderr.write(f"carp: {line}\n")
                 sys.stderr.flush()
 
-    def _handle(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle(self, _number: int, frame: FrameType | None) -> None:
         """Runs in the main thread as soon as it executes Python code."""
         if os.getpid() != self._pid:
             return  # in a forked worker the parent decides
-        if _is_importing():
+        if _is_importing() or (frame and frame.f_code.co_filename.startswith("<frozen importlib")):
             self._end_now()
         self.raised = True
         raise KeyboardInterrupt

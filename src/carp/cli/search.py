@@ -1,4 +1,4 @@
-"""Put an encoder to use: `carp embed`, `index`, `search`, `duplicates`, `cluster`, `label`, `export`."""
+"""Put an encoder to use: `carp embed`, `index`, `search`, `duplicates`, `cluster`, `label`, `export` and `push`."""
 
 import json
 from pathlib import Path
@@ -253,11 +253,11 @@ def _export(
         str,
         typer.Option(
             "--format",
-            help="torchvision, timm, safetensors, onnx or detectron2.",
+            help="torchvision, timm, hf (Hugging Face Hub), safetensors, onnx or detectron2.",
             autocompletion=completion.one_of(*completion.FORMATS_OF_EXPORT),
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Output file; for timm, a folder.")],
+    out: Annotated[Path, typer.Option(help="Output file; for timm and hf, a folder.")],
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,
 ) -> None:
@@ -267,3 +267,20 @@ def _export(
 
     for line in export(model, out, format=format, branch=branch, epoch=epoch).lines():
         say(line)
+
+
+@app.command("push")
+def _push(
+    model: Annotated[str, typer.Argument(help="Run folder, RUN@25, or weights: FILE or METHOD:FILE (`carp weights`).")],
+    repository: Annotated[str, typer.Argument(help="OWNER/NAME on the Hugging Face Hub; created if it is missing.")],
+    branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
+    epoch: options.Epoch = None,
+    private: Annotated[bool, typer.Option("--private", help="Create a repository that only its owner sees.")] = False,
+    message: Annotated[str, typer.Option(help="Message of the commit.")] = "Encoder trained by CARP",
+) -> None:
+    """Upload an encoder and its model card to the Hugging Face Hub."""
+    options.check_model(model)
+    from carp.commands.push import push
+
+    address = push(model, repository, branch=branch, epoch=epoch, private=private, message=message)
+    say(f"uploaded: {address}")

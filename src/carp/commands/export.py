@@ -1,13 +1,15 @@
 """`carp export`: an encoder in the format of another library, verified there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from carp.encoders.exports import BY_NAME, open_exportable, write_verified
+from carp.encoders.model_argument import is_weights
 from carp.errors import ConfigError, nearest
 from carp.files.outputs import check_output_file, check_output_folder
 from carp.runs.epoch_argument import at_epoch
+from carp.runs.run_folder import open_run
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ def export(
 
     Args:
         model: A run folder, `RUN@25`, or weights: FILE or METHOD:FILE (`carp weights`).
-        out: The file, or for timm the folder. An existing one is replaced only if CARP exported it.
-        format: `torchvision`, `timm`, `safetensors`, `onnx` or `detectron2` (docs/export.md).
+        out: The file, or for timm and hf the folder. An existing one is replaced only if CARP exported it.
+        format: `torchvision`, `timm`, `hf`, `safetensors`, `onnx` or `detectron2` (docs/export.md).
         branch: Encoder of a run: `teacher` or `student`.
         epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
 
@@ -58,6 +60,11 @@ def export(
     row = BY_NAME[format]
     (check_output_file if row.suffix else check_output_folder)(out)
     exportable = open_exportable(at_epoch(model, epoch), branch)
+    if format == "hf":
+        from carp.report.model_card import model_card
+
+        run = None if is_weights(model) else open_run(at_epoch(model, epoch))
+        exportable = replace(exportable, card=model_card(exportable, run))
     written = write_verified(exportable, row, Path(out).expanduser())
     use = row.use.format(path=written.path, network=exportable.architecture)
     return Exported(written.path, format, written.difference, exportable.about(), use)

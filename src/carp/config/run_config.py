@@ -68,6 +68,7 @@ FREE_KEYS = frozenset(
         "workers",
         "timeout_minutes",
         "max_bad_share",
+        "loggers",
         "tensorboard",
         "report",
         "checkpoint_steps",

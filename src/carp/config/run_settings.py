@@ -41,7 +41,10 @@ class RunSettings(LengthSettings):
     )
     validate_epochs: int = Field(1, ge=1, le=MOST_EPOCHS, description="Epochs between two validations.")
     log_steps: int = Field(10, ge=1, le=MOST_STEPS, description="Steps between two lines of metrics.jsonl.")
-    tensorboard: bool = Field(False, description="Also write curves for TensorBoard.")
+    loggers: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = Field(
+        (), description="Experiment trackers that also receive the metrics, e.g. [tensorboard, wandb]."
+    )
+    tensorboard: bool = Field(False, description="Short for loggers=[tensorboard].")
     report: bool = Field(True, description="Write a page about the run at its end: RUN/report/report.html.")
     checkpoint_steps: int = Field(
         500, ge=1, le=MOST_STEPS, description="Maximum number of steps between two checkpoints."
@@ -63,6 +66,11 @@ class RunSettings(LengthSettings):
         if isinstance(self.keep_epochs, tuple) and self.keep_epochs[-1] > self.epochs:
             raise ValueError(f"keep_epochs must not exceed epochs ({self.epochs}), received {list(self.keep_epochs)}")
         return self
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """The experiment trackers, however they were named."""
+        return (*self.loggers, *(("tensorboard",) if self.tensorboard else ()))
 
     def keeps(self, epoch: int) -> bool:
         """Return whether the checkpoint at the end of this epoch, counted from 1, is never removed."""

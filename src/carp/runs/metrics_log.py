@@ -8,12 +8,13 @@ import json
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from carp.errors import CarpWarning, CheckpointError, MissingExtraError
+from carp.errors import CarpWarning, CheckpointError
+from carp.runs.loggers import Loggers
 
 Warn = Callable[[str], None]
 
@@ -23,7 +24,7 @@ def _as_python_warning(message: str) -> None:
 
 
 class RunLog:
-    """Appends metrics to the file and, if enabled, to TensorBoard."""
+    """Appends metrics to the file and sends them to the trackers of the run."""
 
     def __init__(
         self,
@@ -31,15 +32,19 @@ class RunLog:
         *,
         length: int = 0,
         checksum: int | None = None,
-        tensorboard: bool = False,
+        loggers: Sequence[str] = (),
+        settings: Mapping[str, Any] | None = None,
         warn: Warn = _as_python_warning,
     ) -> None:
-        """`length` and `checksum` are those in the checkpoint; checkpoints of older versions have no checksum."""
+        """`length` and `checksum` are those in the checkpoint; checkpoints of older versions have no checksum.
+
+        `loggers` names the trackers, which also record the `settings`.
+        """
         self.path = folder / "metrics.jsonl"
         with _explained(self.path):
             self._cut(length, checksum, warn)
             self._file = self.path.open("a", buffering=1)
-        self._board = _open_tensorboard(folder / "tensorboard") if tensorboard else None
+        self._loggers = Loggers(folder, loggers, settings or {}, warn)
 
     def _cut(self, length: int, checksum: int | None, warn: Warn) -> None:
         """Truncate the file to `length`, where a line must end; warn if it is shorter or was changed."""
@@ -70,10 +75,7 @@ class RunLog:
         with _explained(self.path):
             self._file.write(line)
         self.checksum = zlib.crc32(line.encode(), self.checksum)
-        if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float) and name != "epoch":
-                    self._board.add_scalar(name, value, step)
+        self._loggers.add(step, values)
 
     def sync(self) -> int:
         """Flush all lines to disk and return the length of the file in bytes."""
@@ -83,10 +85,9 @@ class RunLog:
             return self.path.stat().st_size
 
     def close(self) -> None:
-        """Close the file and the TensorBoard writer."""
+        """Close the file and finish the records of the trackers."""
         self._file.close()
-        if self._board is not None:
-            self._board.close()
+        self._loggers.close()
 
 
 class SilentLog(RunLog):
@@ -144,13 +145,3 @@ def _read_line(line: bytes) -> dict[str, Any] | None:
 
 def _steps(lines: bytes) -> list[int]:
     return [read["step"] for line in lines.splitlines() if (read := _read_line(line))]
-
-
-def _open_tensorboard(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - optional
-    except ImportError:
-        raise MissingExtraError(
-            "tensorboard: true needs TensorBoard, which is not installed. Run `pip install 'carp-ssl[log]'`."
-        ) from None
-    return SummaryWriter(str(folder))

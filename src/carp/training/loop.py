@@ -88,7 +88,8 @@ class Training:
             folder,
             length=int(saved.get("metrics_length", 0)),
             checksum=saved.get("metrics_crc32"),
-            tensorboard=config.tensorboard,
+            loggers=config.trackers,
+            settings=config.model_dump(mode="json"),
             warn=display.warn,
         )
         if config.compile:

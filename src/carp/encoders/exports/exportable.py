@@ -1,7 +1,8 @@
 """An encoder to be exported, with the description that other libraries need."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class ExportableEncoder:
     mean: Three = IMAGENET_MEAN
     std: Three = IMAGENET_STD
     interpolation: Interpolation = DEFAULT_INTERPOLATION
+    card: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Further files of a folder for the Hugging Face Hub."""
     any_size: bool = True
     """Whether to compare images of other sizes; libraries interpolate the positions of a ViT differently."""
 

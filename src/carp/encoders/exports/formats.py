@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from carp.encoders.exports import detectron2_file, onnx_file, safetensors_file, timm_folder, torchvision_file
+from carp.encoders.exports import detectron2_file, hf_folder, onnx_file, safetensors_file, timm_folder, torchvision_file
 from carp.encoders.exports.exportable import ExportableEncoder
 
 Network = Callable[[Tensor], Tensor]  # normalised images [B, 3, H, W] to features [B, F]
@@ -38,6 +38,10 @@ FORMATS = (
     Format(
         "timm", "", timm_folder.write, timm_folder.reload, timm_folder.is_carp_file,
         "timm.create_model('local-dir:{path}', pretrained=True)",
+    ),
+    Format(
+        "hf", "", hf_folder.write, hf_folder.reload, hf_folder.is_carp_file,
+        "timm.create_model('local-dir:{path}', pretrained=True), or transformers.AutoModel.from_pretrained('{path}')",
     ),
     Format(
         "safetensors", ".safetensors", safetensors_file.write, safetensors_file.reload, safetensors_file.is_carp_file,

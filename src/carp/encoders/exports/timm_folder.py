@@ -37,9 +37,15 @@ def reload(_exportable: ExportableEncoder, path: Path) -> nn.Module:
 
 def is_carp_file(path: Path) -> bool:
     """Return whether the folder contains only the files of `write`."""
+    return is_carp_folder(path, also=set())
+
+
+def is_carp_folder(path: Path, *, also: set[str]) -> bool:
+    """Return whether the folder contains the files of `write`, and no others but some of `also`."""
     try:
         names = {file.name for file in path.iterdir()}
-        return names == {_CONFIG, _WEIGHTS} and MARK in json.loads(read_regular(path / _CONFIG, _LARGEST_CONFIG))
+        config = json.loads(read_regular(path / _CONFIG, _LARGEST_CONFIG))
+        return {_CONFIG, _WEIGHTS} <= names <= {_CONFIG, _WEIGHTS, *also} and MARK in config
     except (OSError, ValueError, TypeError, RecursionError):
         return False
 

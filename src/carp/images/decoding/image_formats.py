@@ -11,7 +11,7 @@ from PIL import Image, features
 
 HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 AVIF_SUFFIXES = frozenset({".avif"})
-HAS_AVIF = bool(features.check("avif"))
+HAS_AVIF = "avif" in features.modules and bool(features.check("avif"))  # Pillow before 11.3 does not know the name
 HAS_HEIC = importlib.util.find_spec("pillow_heif") is not None
 
 # The formats that Pillow may recognise, whatever the file's name. The others are left out because they run a program
