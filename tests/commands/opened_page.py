@@ -30,3 +30,15 @@ class Opened:
         ours = url.startswith(address) if self.served else url == address
         if not ours and not url.startswith(("data:", "blob:")):
             self.wrong.append(url)
+
+
+def draw_around(page: Any, plot: Any) -> None:
+    """Draw a line around nearly all of a map with the pointer."""
+    box = plot.bounding_box()
+    corners = [(0.02, 0.1), (0.98, 0.1), (0.98, 0.98), (0.02, 0.98), (0.02, 0.1)]
+    points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in corners]
+    page.mouse.move(*points[0])
+    page.mouse.down()
+    for point in points[1:]:
+        page.mouse.move(*point, steps=8)
+    page.mouse.up()

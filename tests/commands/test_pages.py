@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import carp
-from tests.commands.opened_page import Opened
+from tests.commands.opened_page import Opened, draw_around
 
 pytest.importorskip("plotly")
 pytest.importorskip("playwright.sync_api")
@@ -51,14 +51,7 @@ def test_the_map_hovers_changes_colours_and_lists_what_a_lasso_holds(browser: An
         assert page.locator("[data-map] .legend button").count() == 2
         plot.hover()
         page.locator("[data-map] .modebar-btn[data-val=lasso]").click()
-        box = plot.bounding_box()
-        corners = [(0.02, 0.1), (0.98, 0.1), (0.98, 0.98), (0.02, 0.98), (0.02, 0.1)]
-        points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in corners]
-        page.mouse.move(*points[0])
-        page.mouse.down()
-        for point in points[1:]:
-            page.mouse.move(*point, steps=8)
-        page.mouse.up()
+        draw_around(page, plot)
         chosen = page.locator("[data-map] [data-part=list] li")
         page.wait_for_function("document.querySelectorAll('[data-map] [data-part=list] li').length > 0")
         assert chosen.count() == 40

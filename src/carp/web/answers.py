@@ -4,6 +4,7 @@ Answers are plain values for JSON, or bytes. Names in them are text that scripts
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.errors import DataError
-from carp.features.extract import Features
+from carp.features.extract import Features, Progress
 from carp.report.pages.template import text_for_scripts
 from carp.web.background import SLOW, Background, Task
 from carp.web.chosen_images import as_text, save
@@ -35,6 +36,8 @@ class Answers:
         self.pictures, self.background = PictureCache(images), Background()
         self.groups = Groups(images, spaces, self.background)
         self.maps = Maps(spaces, self.background)
+        for number, space in enumerate(spaces):  # so that the first click need not wait
+            self.background.ask(("search", number), partial(_prepare, space))
 
     # Images
 
@@ -127,3 +130,8 @@ class Answers:
     def _class(self, row: int) -> str:
         number = -1 if self.images.labels is None else int(self.images.labels[row])
         return self.images.classes[number] if 0 <= number < len(self.images.classes) else ""
+
+
+def _prepare(space: Space, _progress: Progress) -> bool:
+    """Make what neighbours are found with; the space keeps it."""
+    return space.search.is_exact
