@@ -17,7 +17,7 @@ from carp.report.pages.template import text_for_scripts
 from carp.web.background import SLOW, Background, Task
 from carp.web.chosen_images import as_text, save
 from carp.web.collection import ImageCollection
-from carp.web.groups import MOST_COPIES_AMONG, Groups, packed
+from carp.web.groups import Groups, packed
 from carp.web.maps import Maps
 from carp.web.picture_cache import PictureCache
 from carp.web.space import Space
@@ -51,7 +51,6 @@ class Answers:
             "spaces": [
                 {
                     "name": text_for_scripts(space.name),
-                    "features": space.features.shape[1],
                     "encodes": space.load is not None,
                     "prototypes": space.has_prototypes,
                 }
@@ -60,7 +59,6 @@ class Answers:
             "classes": [text_for_scripts(name) for name in self.images.classes] if known else [],
             "clusters": {"least": FEWEST_CLUSTERS, "most": most, "usual": int(np.clip(usual, FEWEST_CLUSTERS, most))},
             "saves": self._out is not None,
-            "copies": len(self.images) <= MOST_COPIES_AMONG,
         }
 
     def labels(self) -> bytes:

@@ -21,7 +21,7 @@ from carp.web.background import COPIES, Background, Task
 from carp.web.collection import ImageCollection
 from carp.web.space import Space, SpacePrototypes
 
-MOST_COPIES_AMONG = 200_000  # images: exact neighbours of all take minutes
+_MOST_COPIES_AMONG = 200_000  # images: exact neighbours of all take minutes
 _LANDMARKS = 20_000  # images that k-means sees
 _COMPARED = 10_000  # images whose neighbours are compared
 _ON_CARD, _DOUBTFUL, _ON_PAGE, _GROUPS, _CHANGED, _PROTOTYPES = 8, 4, 60, 60, 24, 24
@@ -121,7 +121,7 @@ class Groups:
         return self._background.ask(("copies", number), partial(self._copies, self._spaces[number]), COPIES)
 
     def _copies(self, space: Space, progress: Progress) -> Values:
-        if len(self._images) > MOST_COPIES_AMONG:
+        if len(self._images) > _MOST_COPIES_AMONG:
             raise DataError(
                 f"near-duplicates of {len(self._images):,} images take hours. Run `carp duplicates` in a terminal."
             )

@@ -1,6 +1,6 @@
 """Opens what `carp explore` is given: stored features, a run with images, or an array of vectors with images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from carp.console.progress import Display
+from carp.encoders.frozen_encoder import Encoder
 from carp.encoders.load import encoder_of, load_encoder
 from carp.errors import CheckpointError, ConfigError, DataError
 from carp.evaluation.workspace import Workspace
@@ -96,7 +97,7 @@ def _open(given: str | Path, source: Source | None, how: Opening) -> tuple[Image
     return ImageCollection(store, source), _space(path.name, store, lambda: loaded, how, model)
 
 
-def _space(name: str, store: Store, load: partial[object] | object, how: Opening, model: str | None = None) -> Space:
+def _space(name: str, store: Store, load: Callable[[], Encoder], how: Opening, model: str | None = None) -> Space:
     about = store.origin.model
     if len(store.features) < _FEWEST:
         raise DataError(f"{store.folder} has the features of {len(store.features)} images. Give at least {_FEWEST}.")
@@ -111,7 +112,7 @@ def _space(name: str, store: Store, load: partial[object] | object, how: Opening
         layer=str(about["layer"]),
         precision=store.origin.transform.get("precision", "fp32"),
         device=how.options.device,
-        load=load,  # type: ignore[arg-type]
+        load=load,
     )
 
 

@@ -63,12 +63,13 @@ class Space:
     device: str = "auto"
     load: Callable[[], Encoder] | None = None
     """Loads the encoder; None if it is not known."""
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _searching: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _encoding: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def search(self) -> QuickSearch:
         """Finds neighbours; made once, by whoever needs it first."""
-        with self._lock:
+        with self._searching:
             return self._search
 
     @cached_property
@@ -84,7 +85,7 @@ class Space:
     def encode(self, stored: bytes, name: str) -> Features:
         """The features [F] of an image that is not among those explored; an image that cannot be read is an error."""
         pixels = decode(stored, name)
-        with self._lock:
+        with self._encoding:
             found: Features = self._encoder.embed([pixels], precision=self.precision)[0]
         return found
 
