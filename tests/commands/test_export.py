@@ -57,7 +57,7 @@ def test_weights_with_their_own_normalisation(cli: Cli, tmp_path: Path) -> None:
 def test_mistakes(cli: Cli, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "x"
     words = ("export", run, "--out", out, "--format")
-    assert_one_line(cli(*words, "onx"), "no format 'onx'", "Did you mean 'onnx'?", "torchvision, timm, safetensors")
+    assert_one_line(cli(*words, "onx"), "no format 'onx'", "Did you mean 'onnx'?", "torchvision, timm, hf, safetensors")
     assert_one_line(cli(*words, "torchvision"), "conv1", "kernel_size=(3, 3)", "--format safetensors or onnx")
     assert_one_line(cli(*words, "timm"), "timm cannot build this network", "--format safetensors or onnx")
     assert_one_line(cli(*words, "timm", "--branch", "raw pixels"), "'raw pixels' has no encoder")

@@ -141,4 +141,4 @@ def test_layer_decay_works_for_a_convolutional_encoder() -> None:
     rates = {id(p): group["lr"] for group in built.param_groups for p in group["params"]}
     named = dict(model.student.named_parameters())
     assert rates[id(named["encoder.conv1.weight"])] < rates[id(named["encoder.layer2.0.conv1.weight"])] < 1
-    assert rates[id(named["encoder.layer4.1.conv2.weight"])] == 1
+    assert rates[id(named["encoder.layer4.0.conv2.weight"])] == 1

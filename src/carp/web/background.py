@@ -17,7 +17,7 @@ from carp.features.extract import Progress
 
 Key = tuple[Hashable, ...]
 Compute = Callable[[Progress], Any]
-QUICK, SLOW, COPIES = "quick", "slow", "copies"  # lanes: seconds; minutes; minutes, on request
+QUICK, SLOW, COPIES = "quick", "slow", "duplicates"  # lanes: seconds; minutes; minutes, on request
 _NICE = 5
 
 

@@ -118,7 +118,7 @@ class Groups:
 
     def copies(self, number: int) -> Task:
         """Groups of near-duplicates."""
-        return self._background.ask(("copies", number), partial(self._copies, self._spaces[number]), COPIES)
+        return self._background.ask(("duplicates", number), partial(self._copies, self._spaces[number]), COPIES)
 
     def _copies(self, space: Space, progress: Progress) -> Values:
         if len(self._images) > _MOST_COPIES_AMONG:
