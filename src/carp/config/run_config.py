@@ -62,6 +62,7 @@ FREE_KEYS = frozenset(
         "source",
         "root",
         "download",
+        "cache_gb",
         "device",
         "threads",
         "deterministic",
