@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from carp.console.addresses import as_local, is_address, public
+from carp.console.addresses import as_local, is_address, public, without_secrets
 from carp.console.progress import Display
 from carp.errors import DataError, nearest
 from carp.images.decoding.image_formats import SUFFIXES
@@ -53,7 +53,7 @@ def open_source(
         return (_claiming(rest) if word == AUTO else _named(word)).open(rest, how)
     except OSError as error:  # a folder that may not be listed, a name that is too long, …
         raise DataError(
-            f"cannot open {rest}: {error.strerror or error}. Check the path and its permissions."
+            f"cannot open {without_secrets(rest)}: {error.strerror or error}. Check the path and its permissions."
         ) from error
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from carp.compute import distributed
 from carp.compute.threads import is_tunable
-from carp.config import Config, decisive
+from carp.config import Config, decisive, recorded
 from carp.errors import CheckpointError, CollapseError
 from carp.images.loading.loader import Batch, Loader
 from carp.model.batch_norm import synchronise
@@ -89,7 +89,7 @@ class Training:
             length=int(saved.get("metrics_length", 0)),
             checksum=saved.get("metrics_crc32"),
             loggers=config.trackers,
-            settings=config.model_dump(mode="json"),
+            settings=recorded(config),
             warn=display.warn,
         )
         if config.compile:
