@@ -81,10 +81,12 @@ class Relay:
         faults: What happens to the next connections, one after the other: a number of bytes after which the answer is
             cut off, "stall" for no answer, "reset" for a closed connection. Later ones are passed on.
         connections: How many there were.
+        requests: How many there were on all connections.
     """
 
     def __init__(self, target: int) -> None:
         self._target, self.port, self.faults, self.connections = target, 0, list[int | str](), 0
+        self.requests = 0
         self._open: set[socket.socket] = set()
         self._listener: socket.socket | None = None
         self.rise()
@@ -125,10 +127,18 @@ class Relay:
                 return
             with socket.create_connection(("127.0.0.1", self._target)) as server:
                 self._open.add(server)
-                threading.Thread(target=_pump, args=(connection, server, None), daemon=True).start()
+                threading.Thread(target=self._ask, args=(connection, server), daemon=True).start()
                 _pump(server, connection, fault if isinstance(fault, int) else None)
                 for end in (connection, server):
                     self._open.discard(end)
+
+    def _ask(self, connection: socket.socket, server: socket.socket) -> None:
+        with suppress(OSError):
+            while found := connection.recv(65536):
+                self.requests += 1
+                server.sendall(found)
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
 
 
 def _pump(source: socket.socket, target: socket.socket, limit: int | None) -> None:

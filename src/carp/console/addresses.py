@@ -8,6 +8,7 @@ import re
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]*")
+_SIGNATURE = re.compile(r"\?[\w.%-]+=[^\s'\"<>]*")  # of an address that has spaces
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")
 _QUERY = re.compile(r"[?#].*")
 _PARAMETERS = re.compile(r"\?[^?]*=.*")  # elsewhere than on the web, `?` alone is a wildcard, and `#` part of a name
@@ -39,7 +40,9 @@ def public(address: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Replace every address in a text by its public form."""
-    return _ADDRESS.sub(lambda found: public(found.group()), text) if "://" in text else text
+    if "://" not in text:
+        return text
+    return _SIGNATURE.sub("", _ADDRESS.sub(lambda found: public(found.group()), text))
 
 
 def last_name(address: str) -> str:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from carp.console.addresses import as_local, is_address, last_name, public, without_secrets
+from carp.console.addresses import as_local, is_address, last_name, public
 from carp.errors import DataError, nearest
 from carp.images.decoding.decode import Stored, read_file
 from carp.images.decoding.image_formats import SUFFIXES
@@ -87,7 +87,8 @@ class ListSource(IndexedSource):
 
     def short_name(self, index: int) -> str:
         """Return the path in the list."""
-        return without_secrets(self.paths[index])
+        path = self.paths[index]
+        return public(path) if is_address(path) else path
 
     def keep_index(self, folder: Path) -> None:
         """Store the index, unless the list has passwords or signatures: these are written nowhere."""
@@ -119,7 +120,10 @@ def _build(file: Shard, of: str, stamp: list[int | str], progress: Found) -> Ind
                 )
             if not isinstance(file, Path):
                 check_listed(entry.path, f"{file}, line {entry.line}")
-            first, secrets = first or entry.line, secrets or without_secrets(entry.path) != entry.path
+            first, secrets = (
+                first or entry.line,
+                secrets or (is_address(entry.path) and public(entry.path) != entry.path),
+            )
             paths.append(entry.path)
             if entry.label is not None:
                 labels.append(entry.label)
