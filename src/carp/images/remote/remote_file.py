@@ -8,6 +8,7 @@ File systems of fsspec belong to the process that made them, so none is kept her
 
 import errno
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -178,8 +179,10 @@ def _file_system(address: str) -> tuple[Any, str]:
     except ValueError:
         raise DataError(f"{scheme}:// in {public(address)} is not a protocol that fsspec knows: give an address "
                         "such as s3://, gs://, https:// or hf://datasets/OWNER/NAME.") from None  # fmt: skip
-    if "s3" in scheme:
+    if scheme in {"s3", "s3a"}:
         files.retries = 1
+    if scheme == "hf":  # it prints every attempt, with addresses that may be signed
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return files, path
 
 
