@@ -1,12 +1,12 @@
-"""Epochs over tar shards on a local disk and on a server of S3 on this machine (moto): warm cache, cold cache, no cache.
+"""Epochs over tar shards on a local disk and on a server of S3 on this machine (moto): warm, cold and no cache.
 
     python -m benchmarks.remote            # a table
     python -m benchmarks.remote --json     # the same, and a last line of JSON with the targets
 
 An epoch reads, decodes and augments every photograph (500 × 375, drawn for the purpose) in one worker process; there is
 no network to train, behind which reading could hide. The contenders take turns, and the best of several rounds counts.
-A cold epoch includes the download of all shards; the index exists in every case. Without a cache, each image is one range
-request. moto is written in Python: it is a test of CARP's part, not of the speed of an object store.
+A cold epoch includes the download of all shards; the index exists in every case. Without a cache, each image is one
+range request. moto is written in Python: it is a test of CARP's part, not of the speed of an object store.
 """
 
 import argparse

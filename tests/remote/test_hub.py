@@ -79,7 +79,6 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setattr(constants, "ENDPOINT", endpoint)
         files = f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
-        monkeypatch.setattr("huggingface_hub.file_download.HUGGINGFACE_CO_URL_TEMPLATE", files)
         huggingface_hub.HfFileSystem.clear_instance_cache()
         yield folder
 
