@@ -88,8 +88,18 @@ def test_a_web_server_without_size_or_with_an_empty_image(tmp_path: Path) -> Non
 )  # fmt: skip
 def test_a_remote_list_may_not_name_files_of_this_machine(line: str, tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text(f"fine.png\n{line}\n")
-    with web_server(tmp_path) as (port, _), pytest.raises(DataError, match=r"list\.txt, line 2: .* not on a server"):
+    with (
+        web_server(tmp_path) as (port, _),
+        pytest.raises(DataError, match=r"list\.txt, line 2: .* (not on a server|not an address)"),
+    ):
         open_source(f"http://127.0.0.1:{port}/list.txt")
+
+
+@pytest.mark.parametrize("line", ["quux://host/x.png", "zip://x.png::http://127.0.0.1:9/x.zip"])
+def test_a_local_list_may_name_files_of_servers_but_nothing_else_of_fsspec(line: str, tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text(f"fine.png\n{line}\n")
+    with pytest.raises(DataError, match=r"list\.txt, line 2: .*not an address that a list may have"):
+        open_source(tmp_path / "list.txt")
 
 
 def test_an_address_of_a_local_file_is_its_path(tables: Path) -> None:

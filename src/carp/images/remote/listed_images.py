@@ -7,7 +7,7 @@ import re
 from pathlib import PurePosixPath
 from urllib.parse import quote
 
-from carp.console.addresses import public, scheme_of
+from carp.console.addresses import is_address, public, scheme_of
 from carp.errors import DataError, UnreadableImageError
 from carp.images.decoding.decode_limits import check_bytes, out_of_memory
 from carp.images.remote.remote_file import describe, read_ranges, refused
@@ -26,9 +26,15 @@ def open_list(address: str, cache_gb: float | None) -> RemoteShard:
         raise DataError(f"cannot read {public(address)}: {error.strerror or error}. Check the address.") from None
 
 
-def check_listed(path: str, place: str) -> None:
-    """Raise unless a path in a remote list is relative to it, or the address of a file on a server."""
+def check_listed(path: str, place: str, *, remote: bool) -> None:
+    """Raise if a list names what it may not: chained addresses, other protocols and, from a server, local files."""
     if scheme_of(path) in _SERVERS and "::" not in path:
+        return
+    if is_address(path):
+        raise DataError(
+            f"{place}: '{public(path)}' is not an address that a list may have. Use https://, s3://, gs://, hf:// or az://."
+        )
+    if not remote:
         return
     if _SCHEME.match(path) or "::" in path or path.startswith(("/", "\\", "~")):
         raise DataError(

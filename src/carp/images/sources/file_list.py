@@ -118,8 +118,7 @@ def _build(file: Shard, of: str, stamp: list[int | str], progress: Found) -> Ind
                     f"{file}, line {entry.line}: '{entry.path}' has {has}, but line {first} has {had}. "
                     "Label all images or none."
                 )
-            if not isinstance(file, Path):
-                check_listed(entry.path, f"{file}, line {entry.line}")
+            check_listed(entry.path, f"{file}, line {entry.line}", remote=not isinstance(file, Path))
             first, secrets = (
                 first or entry.line,
                 secrets or (is_address(entry.path) and public(entry.path) != entry.path),
