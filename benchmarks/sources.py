@@ -32,6 +32,7 @@ from torchvision.datasets import ImageFolder
 
 from benchmarks.shared import judged
 from carp.images.open_source import open_source
+from carp.images.remote.shard import Reader, ReaderFile
 from carp.images.source import Source, read
 from carp.images.sources import tar_shards
 from carp.images.sources.folder import FolderSource
@@ -107,10 +108,10 @@ def measure_index(files: Path, scratch: Path, rounds: int) -> dict[str, float]:
     )
 
 
-def members_by_tarfile(file: int) -> Iterator[Member]:
+def members_by_tarfile(file: Reader) -> Iterator[Member]:
     """What `tar_headers.members` yields, with the standard library and the same checks for truncation and damage."""
-    length = os.fstat(file).st_size
-    with os.fdopen(os.dup(file), "rb") as opened:
+    length = file.size
+    with io.BufferedReader(ReaderFile(file)) as opened:
         opened.seek(0)
         try:
             with tarfile.open(fileobj=opened, mode="r:") as archive:
@@ -132,7 +133,7 @@ def measure_shard_index(shards: Path, rounds: int) -> dict[str, float]:
     """Seconds to index all shards of a folder, with either parser; both must give the same index."""
     files, fingerprints = sorted(shards.glob("*.tar")), set()
 
-    def build(parser: Callable[[int], Iterator[Member]]) -> None:
+    def build(parser: Callable[[Reader], Iterator[Member]]) -> None:
         with patch.object(tar_shards, "members", parser):
             fingerprints.add(TarSource(files, name=str(shards)).fingerprint)
 

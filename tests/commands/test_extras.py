@@ -43,6 +43,7 @@ def test_all_skips_the_protocols_whose_extra_is_missing(run: Path, labelled: Pat
         ("uvicorn", ["explore", "RUN", "--data", "DATA"], "explore"),
         ("pyarrow", ["embed", "RUN", "--data", "DATA", "--out", "OUT", "--format", "parquet"], "parquet"),
         ("pyarrow", ["eval", "knn", "RUN", "--data", "DATA", "--predictions", "PARQUET"], "parquet"),
+        ("fsspec", ["data", "check", "s3://bucket/a.tar"], "remote"),
         ("onnx", ["export", "RUN", "--format", "onnx", "--out", "ONNX"], "onnx"),
         ("matplotlib", ["table", "RESULT", "--out", "PNG"], "log"),
         ("submitit", ["train", "DATA", "--out", "OUT", "--submit", "nodes=1"], "cluster"),

@@ -42,7 +42,9 @@ def check_data(
     display = Display(quiet=quiet)
     values = settings_with_start(recipe, overrides)
     where = resolve_part(DataSettings, values)
-    source = open_images(data, display, kind=where.source, root=where.root, download=where.download)
+    source = open_images(
+        data, display, kind=where.source, root=where.root, download=where.download, cache_gb=where.cache_gb
+    )
     config = resolve_part(LoaderSettings, values, num_images=len(source))
     sample = at_random(source, limit or len(source), seed=0)
     with pixel_limit(config.max_image_pixels):

@@ -42,7 +42,9 @@ def import_run(file: str | Path, data: Openable, *, out: str | Path, **overrides
             "checkpoint that was saved during training."
         )
     where = resolve_part(DataSettings, settings)
-    source = open_images(data, Display(), kind=where.source, root=where.root, download=where.download)
+    source = open_images(
+        data, Display(), kind=where.source, root=where.root, download=where.download, cache_gb=where.cache_gb
+    )
     try:
         config = resolve(settings, num_images=len(source))
     except ConfigError as error:

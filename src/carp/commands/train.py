@@ -155,7 +155,14 @@ def _in_memory_if_small(
 
 def _open_validation(config: Config, folder: Path, display: TrainingDisplay) -> Source:
     assert config.validation is not None
-    source = open_images(config.validation, display, root=config.root, download=config.download, index=folder / INDEX)
+    source = open_images(
+        config.validation,
+        display,
+        root=config.root,
+        download=config.download,
+        cache_gb=config.cache_gb,
+        index=folder / INDEX,
+    )
     if distributed.is_first():
         source.keep_index(folder / INDEX)
     return source

@@ -46,7 +46,14 @@ def views(
     check_output_file(out)
     display, values = Display(), settings_with_start(recipe, overrides)
     where = resolve_part(DataSettings, values)
-    source = open_images(_one_image(data) or data, display, kind=where.source, root=where.root, download=where.download)
+    source = open_images(
+        _one_image(data) or data,
+        display,
+        kind=where.source,
+        root=where.root,
+        download=where.download,
+        cache_gb=where.cache_gb,
+    )
     config = resolve_part(LoaderSettings, values, num_images=len(source))
     rows, unreadable = list[Row](), list[UnreadableImageError]()
     with pixel_limit(config.max_image_pixels):

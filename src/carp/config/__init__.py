@@ -22,7 +22,7 @@ from carp.config.model_settings import EncoderSettings, HeadSettings, ModelSetti
 from carp.config.optimiser_settings import OptimisationSettings, OptimiserSettings
 from carp.config.readings import READINGS, ReadingSettings
 from carp.config.resolve import check_keys, form_of, resolve, resolve_part
-from carp.config.run_config import FREE_KEYS, GROUPS, METRICS_KEYS, Config, decisive, differences
+from carp.config.run_config import FREE_KEYS, GROUPS, METRICS_KEYS, Config, decisive, differences, recorded
 from carp.config.run_settings import RunSettings
 from carp.config.start_settings import StartSettings
 
@@ -60,6 +60,7 @@ __all__ = [
     "decisive",
     "differences",
     "form_of",
+    "recorded",
     "resolve",
     "resolve_part",
     "sizes_for",

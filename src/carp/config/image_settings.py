@@ -30,6 +30,14 @@ class DataSettings(Settings):
     )
     root: str | None = Field(None, description="Folder of datasets, for torchvision:NAME and dataset:NAME.")
     download: bool = Field(False, description="Whether torchvision may download a dataset that is not in root.")
+    cache_gb: float | None = Field(
+        None,
+        ge=0,
+        le=1e6,
+        allow_inf_nan=False,
+        description="Gigabytes of remote shards that are kept on the local disk, in all; 0 keeps none. "
+        "Default: the environment variable CARP_CACHE_GB, or 50.",
+    )
     shuffle_buffer: int = Field(
         10_000,
         ge=1,

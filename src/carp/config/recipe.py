@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from carp.config import Config, check_keys
+from carp.config import Config, check_keys, recorded
 from carp.errors import ConfigError, nearest, received
 from carp.files.regular import read_text
 
@@ -96,5 +96,5 @@ def parse_overrides(words: Sequence[str]) -> dict[str, Any]:
 
 
 def to_yaml(config: Config) -> str:
-    """Format a configuration as YAML that `read_yaml` and `resolve` read back unchanged."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, default_flow_style=None)
+    """Format a configuration as YAML that `read_yaml` and `resolve` read back unchanged, except for secrets."""
+    return yaml.safe_dump(recorded(config), sort_keys=False, default_flow_style=None)

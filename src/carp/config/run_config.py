@@ -16,6 +16,7 @@ from carp.config.optimiser_settings import OptimisationSettings, OptimiserSettin
 from carp.config.readings import ReadingSettings
 from carp.config.run_settings import RunSettings
 from carp.config.start_settings import StartSettings
+from carp.console.addresses import without_secrets
 
 
 class Config(
@@ -62,6 +63,7 @@ FREE_KEYS = frozenset(
         "source",
         "root",
         "download",
+        "cache_gb",
         "device",
         "threads",
         "deterministic",
@@ -83,15 +85,27 @@ FREE_KEYS = frozenset(
 METRICS_KEYS = frozenset({"log_steps", "health_steps", "validate_epochs", "validation_bank"})
 
 
+def recorded(config: Config) -> dict[str, Any]:
+    """Return the settings as plain values for files and trackers: an address in them loses its secrets."""
+    values = config.model_dump(mode="json")
+    return {key: without_secrets(value) if isinstance(value, str) else value for key, value in values.items()}
+
+
 def differences(ours: Config, theirs: Config) -> dict[str, str]:
     """`theirs -> ours` for every key that changes what is computed or written."""
+    now, then = (_without_secrets(config) for config in (ours, theirs))
     return {
-        key: f"{getattr(theirs, key)!r} -> {getattr(ours, key)!r}"
+        key: f"{getattr(then, key)!r} -> {getattr(now, key)!r}"
         for key in Config.model_fields
-        if key not in FREE_KEYS and getattr(ours, key) != getattr(theirs, key)
+        if key not in FREE_KEYS and getattr(now, key) != getattr(then, key)
     }
 
 
 def decisive(config: Config) -> dict[str, Any]:
     """Return the settings that change what is computed or written, as plain values for JSON."""
-    return {key: value for key, value in config.model_dump(mode="json").items() if key not in FREE_KEYS}
+    return {key: value for key, value in recorded(config).items() if key not in FREE_KEYS}
+
+
+def _without_secrets(config: Config) -> Config:
+    address = config.validation
+    return config if address is None else config.model_copy(update={"validation": without_secrets(address)})

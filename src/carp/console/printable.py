@@ -5,6 +5,8 @@ marks that reverse the direction of text, bytes that are not valid text. On the 
 escape such as `\x1b`. Files and JSON keep names unchanged.
 """
 
+from carp.console.addresses import without_secrets
+
 _JOINERS = "\N{ZERO WIDTH JOINER}\N{ZERO WIDTH NON-JOINER}"  # parts of words and emoji
 _LONGEST = 1200  # characters in a message; a list of all settings has 700
 _RAW_BYTE = range(0xDC80, 0xDD00)  # how Python represents a byte of a name that is not UTF-8
@@ -19,8 +21,8 @@ def printable(text: object, *, keep: str = "") -> str:
 
 
 def one_line(text: object) -> str:
-    """Make a message printable on one line; if it is too long, the middle is left out."""
-    words = str(text)
+    """Make a message printable on one line, without secrets; if it is too long, the middle is left out."""
+    words = without_secrets(str(text))
     if len(words) > _LONGEST:
         words = f"{words[: _LONGEST * 3 // 4]} … {words[-_LONGEST // 4 :]}"
     return printable(words)

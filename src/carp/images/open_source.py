@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from carp.console.addresses import as_local, is_address, public, without_secrets
 from carp.console.progress import Display
 from carp.errors import DataError, nearest
 from carp.images.decoding.image_formats import SUFFIXES
@@ -21,6 +22,7 @@ def open_source(
     download: bool = False,
     index: Path | None = None,
     progress: Found = silent,
+    cache_gb: float | None = None,
 ) -> Source:
     """Open images, wherever they are.
 
@@ -29,25 +31,29 @@ def open_source(
 
     Args:
         data: A folder, a list of paths (.txt, .csv, .tsv), tar shards or Parquet files (one, a folder of them, a glob,
-            a range like `a-{000..009}.tar`), `torchvision:NAME`, `dataset:NAME:SPLIT`, `embedded:NAME`, an image array
+            a range like `a-{000..009}.tar`), the address of a list, of shards or of Parquet files (`s3://`, `gs://`,
+            `https://`, `hf://datasets/OWNER/NAME`), a folder of `Dataset.save_to_disk`, `torchvision:NAME`,
+            `dataset:NAME:SPLIT`, `embedded:NAME`, an object of Hugging Face `datasets`, an image array
             [N, H, W, 3], a map-style dataset, a sequence of images, or an object with `fetch` and `place`.
         kind: The kind of source; `auto` infers it from the data.
         root: Folder of datasets, for `torchvision:` and `dataset:`.
         download: Whether torchvision may download what is missing.
         index: Folder of the indices that `Source.keep_index` wrote.
         progress: Called with (images found so far, 0) while an index is built.
+        cache_gb: Gigabytes of remote shards on the local disk; by default CARP_CACHE_GB, or 50.
     """
     if isinstance(data, Source):
         return data
-    how = Opening(None if root is None else Path(root).expanduser(), download, index, progress)
+    how = Opening(None if root is None else Path(root).expanduser(), download, index, progress, cache_gb)
     if not is_text(data):
         return _claiming(data).open(data, how)
     word, rest = split_kind(str(data), kind)
+    rest = as_local(rest)
     try:
         return (_claiming(rest) if word == AUTO else _named(word)).open(rest, how)
     except OSError as error:  # a folder that may not be listed, a name that is too long, …
         raise DataError(
-            f"cannot open {rest}: {error.strerror or error}. Check the path and its permissions."
+            f"cannot open {without_secrets(rest)}: {error.strerror or error}. Check the path and its permissions."
         ) from error
 
 
@@ -59,10 +65,13 @@ def open_images(
     root: str | Path | None = None,
     download: bool = False,
     index: Path | None = None,
+    cache_gb: float | None = None,
 ) -> Source:
     """Do the same for a command: show progress while images are found, and warn about skipped files."""
     with display.counting("finding images", None) as progress:
-        source = open_source(data, kind=kind, root=root, download=download, index=index, progress=progress)
+        source = open_source(
+            data, kind=kind, root=root, download=download, index=index, progress=progress, cache_gb=cache_gb
+        )
     for note in source.notes:
         display.warn_once(note)
     return source
@@ -111,6 +120,11 @@ def _claiming(data: object) -> type[Source]:
 
 def _unclaimed(text: str) -> str:
     """Return what is wrong with a path that no kind claims, and what to give instead."""
+    if is_address(text):
+        return (
+            f"cannot infer the kind of {public(text)}: give tar shards (.tar), Parquet files (.parquet), a folder of "
+            "either, or a list (.txt, .csv, .tsv); or set source=KIND. Remote folders of loose images cannot be read."
+        )
     path = as_path(text)
     if path.is_file():
         return f"{text} is a file, {_instead_of(path)}."

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from carp.console.addresses import is_address, last_name
 from carp.images.decoding.decode import Pixels, Stored, decode
 
 T = TypeVar("T")
@@ -50,12 +51,14 @@ class Opening:
         download: Whether missing data may be downloaded.
         index: Folder of the indices that `Source.keep_index` wrote.
         progress: Called with (images found so far, 0) while an index is built.
+        cache_gb: Gigabytes of remote shards on the local disk; None for the environment's or the default.
     """
 
     root: Path | None = None
     download: bool = False
     index: Path | None = None
     progress: Found = silent
+    cache_gb: float | None = None
 
 
 class Source(ABC):
@@ -110,6 +113,8 @@ class Source(ABC):
     @classmethod
     def claims(cls, data: object) -> bool:
         """Whether data whose kind is not given are of this kind: by default, whether their suffix is one of its own."""
+        if is_address(data):
+            return last_name(str(data)).lower().endswith(tuple(cls.suffixes))
         return is_text(data) and str(data).lower().endswith(tuple(cls.suffixes)) and not as_path(data).is_dir()
 
     @classmethod

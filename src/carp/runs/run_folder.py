@@ -29,6 +29,7 @@ from carp._version import __version__
 from carp.compute import distributed
 from carp.config import METRICS_KEYS, Config, decisive, differences, resolve
 from carp.config.recipe import read_yaml, to_yaml
+from carp.console.addresses import without_secrets
 from carp.errors import CarpError, CarpWarning, CheckpointError
 from carp.files.atomic import remove, write_atomic
 from carp.files.lock import NFS_LEASE, LockHeldError, NoLocksError, held
@@ -167,7 +168,7 @@ def prepare_run(folder: Path, config: Config, source: Source) -> Run:
         _refuse_other_settings(folder, differences(config, run.config))
         return run
     info = {
-        "command": sys.argv,
+        "command": [without_secrets(word) for word in sys.argv],
         "seed": config.seed,
         "data": {"name": source.name, "images": len(source), "fingerprint": source.fingerprint},
         "versions": versions(),

@@ -32,7 +32,11 @@ class StudyImages:
         """
         if test is None and isinstance(data, str):
             test = counterpart(data)
-        opened = None if test is None else open_images(test, display, root=config.root, download=config.download)
+        opened = (
+            None
+            if test is None
+            else open_images(test, display, root=config.root, download=config.download, cache_gb=config.cache_gb)
+        )
         single_labels(train)
         check_neighbours(k, len(train), leave_one_out=opened is None)
         if opened is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from carp.compute import distributed
 from carp.compute.compilation import compilation_explained, compile_networks
 from carp.compute.threads import is_tunable
-from carp.config import Config, decisive
+from carp.config import Config, decisive, recorded
 from carp.errors import CheckpointError, CollapseError
 from carp.images.loading.loader import Batch, Loader
 from carp.images.loading.upload import uploaded
@@ -94,7 +94,7 @@ class Training:
             length=int(saved.get("metrics_length", 0)),
             checksum=saved.get("metrics_crc32"),
             loggers=config.trackers,
-            settings=config.model_dump(mode="json"),
+            settings=recorded(config),
             warn=display.warn,
         )
         if config.compile:

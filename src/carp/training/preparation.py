@@ -35,7 +35,15 @@ def open_for_training(
     index = None if folder is None else folder / INDEX
 
     def find() -> tuple[Config, Source]:
-        source = open_images(data, display, kind=where.source, root=where.root, download=where.download, index=index)
+        source = open_images(
+            data,
+            display,
+            kind=where.source,
+            root=where.root,
+            download=where.download,
+            cache_gb=where.cache_gb,
+            index=index,
+        )
         config = resolve(values, num_images=len(source))
         if folder is not None and distributed.is_first() and distributed.world_size() > 1:
             with locked(folder):  # another run may be using its index

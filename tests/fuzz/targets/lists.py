@@ -12,8 +12,8 @@ _NAMES = (
     "pipe.jpg", "hole.jpg", "folder.jpg", "loop.jpg", "/dev/zero", "/dev/full", "/dev/stdin", "/proc/self/environ",
     "/dev/null", "missing.png", "\x1b[31mred.png", "\x1b]0;x\x07.png", "a" * 5000 + ".png",
     "../../../../../../etc/passwd", ".", "..", "~", "~nobody/x.png", "name with spaces.png", '"quoted".png',
-    "semi;colon.png", "caf\u00e9.png", "\udcff\udcfe.png", "", "http://example.com/x.png", "file:///etc/passwd",
-    "C:\\images\\x.png", "=1+1.png", "\u202egnp.exe", "x\rfake.png",
+    "semi;colon.png", "caf\u00e9.png", "\udcff\udcfe.png", "", "quux://example.com/x.png", "file:///etc/passwd",
+    "zip://x.png::http://example.com/x.zip", "C:\\images\\x.png", "=1+1.png", "\u202egnp.exe", "x\rfake.png",
 )  # fmt: skip
 _LABELS = ("0", "cat", "\x1b[1mbold", "", " ", "9" * 400, "a" * 200_000, '"', "-1", "nan", "\u0661", "x\ty", "1,2")
 

@@ -5,24 +5,32 @@ import json
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from carp.console.addresses import without_secrets
 from carp.errors import DataError, MissingExtraError, UnreadableImageError
 from carp.files.regular import check_regular
 from carp.images.decoding.decode import Stored
 from carp.images.decoding.decode_limits import out_of_memory
 from carp.images.decoding.transient import retrying
-from carp.images.labels import number_classes
+from carp.images.remote.shard import ReaderFile, Shard, reading
 from carp.images.source import Found, Opening, Source, silent
-from carp.images.sources.shard_files import files_of, is_folder_of
+from carp.images.sources.hugging_face.image_columns import (
+    check_columns,
+    encoded,
+    image_columns,
+    labels_and_classes,
+    words_of,
+)
+from carp.images.sources.shard_files import is_folder_of, shards_of
 
-_IMAGE_COLUMNS = ("image", "img", "jpg", "png", "webp", "bytes")
-_LABEL_COLUMNS = ("label", "labels", "cls", "class", "target", "fine_label")
+_AHEAD = 64 << 10  # bytes of a range request for the description of a remote file
 _WINDOW_BYTES = 256 << 20  # of images that are mixed: to read one image, its whole row group must be read
 _HELD_BYTES = 2 * _WINDOW_BYTES  # by a process: a window, and the next one that a batch may reach into
 
@@ -40,14 +48,14 @@ class ParquetSource(Source):
     claim_order = 20
     label_remedy = "add a column 'label'"
 
-    def __init__(self, files: list[Path], *, name: str, progress: Found = silent) -> None:
+    def __init__(self, files: Sequence[Shard], *, name: str, progress: Found = silent) -> None:
         self.files, self.name = files, name
         with _open(files[0]) as first:
-            self._column, label_column, names = _columns(files[0], first.schema_arrow)
+            self._column, label_column, names = image_columns(files[0], first.schema_arrow)
         counts, places, total_bytes, words, digest = list[int](), list[tuple[int, int]](), 0, list[str](), _sha(names)
         for number, file in enumerate(files):
             with _open(file) as table:
-                _check_schema(file, table.schema_arrow, self._column, label_column)
+                check_columns(file, table.schema_arrow, self._column, label_column)
                 for group in range(table.num_row_groups):
                     about = table.metadata.row_group(group)
                     counts.append(about.num_rows)
@@ -62,7 +70,7 @@ class ParquetSource(Source):
         if not counts or not self._ends[-1]:
             raise DataError(f"there are no images in {name}: it has no rows. Give files with rows.")
         self.window = max(1, int(_WINDOW_BYTES * self._ends[-1] / max(1, total_bytes)))
-        self.labels, self.classes = _labels(words, names, len(self))
+        self.labels, self.classes = labels_and_classes(words, names, len(self))
         digest.update(b"" if self.labels is None else self.labels.tobytes())
         self.fingerprint = digest.hexdigest()
         self._held = _Held()
@@ -75,7 +83,8 @@ class ParquetSource(Source):
     @classmethod
     def open(cls, data: str, how: Opening) -> "ParquetSource":
         """Open all files that the text means."""
-        return ParquetSource(files_of(data, ".parquet"), name=data, progress=how.progress)
+        files = shards_of(data, ".parquet", cache_gb=how.cache_gb)
+        return ParquetSource(files, name=without_secrets(data), progress=how.progress)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -94,8 +103,8 @@ class ParquetSource(Source):
             raise UnreadableImageError(self.place(index), " ".join(str(error).split())) from error
         except MemoryError:
             raise out_of_memory(self.place(index)) from None
-        stored = value.get("bytes") if isinstance(value, dict) else value
-        if not isinstance(stored, bytes):
+        stored = encoded(value)
+        if stored is None:
             raise UnreadableImageError(self.place(index), "the row has no bytes")
         return stored
 
@@ -122,7 +131,7 @@ class _Held:
         self._groups: OrderedDict[int, Any] = OrderedDict()
         self._bytes = 0
 
-    def group(self, file: Path, place: int, column: str, *, key: int) -> Any:
+    def group(self, file: Shard, place: int, column: str, *, key: int) -> Any:
         """Return the image column of a row group."""
         with self._lock:
             if key in self._groups:
@@ -136,8 +145,8 @@ class _Held:
             return found
 
 
-def _row_group(file: Path, place: int, column: str) -> Any:
-    with _parquet().ParquetFile(file) as opened:
+def _row_group(file: Shard, place: int, column: str) -> Any:
+    with _table(file, whole=True) as opened:
         return opened.read_row_group(place, columns=[column], use_threads=False).column(0)
 
 
@@ -149,16 +158,32 @@ def _parquet() -> Any:
     return pyarrow.parquet
 
 
-def _open(file: Path) -> Any:
+@contextmanager
+def _open(file: Shard) -> Iterator[Any]:
+    """Open a file for its description and its labels; a remote one by range requests."""
+    _parquet()
+    with ExitStack() as stack:
+        try:
+            if isinstance(file, Path):
+                retrying(partial(check_regular, file), file)
+            table = retrying(lambda: stack.enter_context(_table(file, whole=False)), file)
+        except (OSError, ValueError) as error:
+            raise _broken(file, error) from error
+        yield table
+
+
+@contextmanager
+def _table(file: Shard, *, whole: bool) -> Iterator[Any]:
     parquet = _parquet()
-    try:
-        retrying(partial(check_regular, file), file)
-        return retrying(partial(parquet.ParquetFile, file), file)
-    except (OSError, ValueError) as error:
-        raise _broken(file, error) from error
+    if isinstance(file, Path):
+        with parquet.ParquetFile(file) as opened:
+            yield opened
+        return
+    with reading(file, whole=whole, ahead=_AHEAD) as reader, parquet.ParquetFile(ReaderFile(reader)) as opened:
+        yield opened
 
 
-def _broken(file: Path, error: Exception) -> DataError:
+def _broken(file: Shard, error: Exception) -> DataError:
     strerror = getattr(error, "strerror", None)  # pyarrow's errors have none
     reason = " ".join(str(strerror or error).split()).rstrip(".")
     return DataError(f"cannot read the Parquet file {file}: {reason}. Replace it or leave it out.")
@@ -168,64 +193,11 @@ def _sha(names: list[str] | None) -> Any:
     return hashlib.sha256(json.dumps(names).encode())
 
 
-def _columns(file: Path, schema: Any) -> tuple[str, str | None, list[str] | None]:
-    """Return the columns of images and labels, and the names of the classes if the file has them."""
-    features = _features(schema)
-    images = [field.name for field in schema if _holds_images(field)]
-    declared = [name for name in images if features.get(name, {}).get("_type") == "Image"]
-    ranked = [*declared, *(name for name in _IMAGE_COLUMNS if name in images)]
-    if not ranked and len(images) != 1:
-        raise DataError(
-            f"{file} has {'several columns of bytes' if images else 'no column of encoded images'} among "
-            f"{', '.join(schema.names)}: name the column of images '{_IMAGE_COLUMNS[0]}'."
-        )
-    classes = [name for name, about in features.items() if about.get("_type") == "ClassLabel" and name in schema.names]
-    candidates = [name for name in _LABEL_COLUMNS if name in schema.names] + classes
-    label = next(iter(candidates), None)
-    names = features.get(label, {}).get("names") if label is not None else None
-    return (ranked or images)[0], label, names
-
-
-def _features(schema: Any) -> dict[str, dict[str, Any]]:
-    """Return the description of the columns by Hugging Face `datasets`, from the file's metadata."""
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError, RecursionError):
-        return {}
-    found = features if isinstance(features, dict) else {}
-    return {name: about for name, about in found.items() if isinstance(about, dict)}
-
-
-def _holds_images(field: Any) -> bool:
-    kind = str(field.type)
-    return kind in {"binary", "large_binary"} or (
-        kind.startswith("struct<") and any(f"bytes: {plain}" in kind for plain in ("binary", "large_binary"))
-    )
-
-
-def _check_schema(file: Path, schema: Any, *columns: str | None) -> None:
-    for column in columns:
-        if column is not None and column not in schema.names:
-            raise DataError(f"{file} has no column '{column}', which the first file has; its columns are "
-                            f"{', '.join(schema.names)}. Give files with the same columns.")  # fmt: skip
-
-
-def _words(file: Path, table: Any, column: str) -> list[str]:
+def _words(file: Shard, table: Any, column: str) -> list[str]:
     """Return the labels of a file; empty when a label is missing, or when they are neither numbers nor words."""
     try:
         read = partial(table.read, columns=[column], use_threads=False)
         values = retrying(read, file).column(0).to_pylist()
     except (OSError, ValueError) as error:
         raise _broken(file, error) from error
-    return [str(value) for value in values] if all(isinstance(value, int | str) for value in values) else []
-
-
-def _labels(words: list[str], names: list[str] | None, count: int) -> tuple[NDArray[np.int64] | None, tuple[str, ...]]:
-    if len(words) != count:
-        return None, ()
-    if names is None or not all(word.removeprefix("-").isdecimal() for word in words):
-        return number_classes(words)
-    numbers = np.array(words, dtype=np.int64)
-    if numbers.min() < 0 or numbers.max() >= len(names):  # hidden labels are written as −1
-        return None, ()
-    return numbers, tuple(names)
+    return words_of(values)

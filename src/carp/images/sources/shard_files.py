@@ -1,4 +1,4 @@
-"""Expands an argument into files: brace ranges, globs, or a folder of shards."""
+"""Expands an argument into shards, local or remote: brace ranges, globs, or a folder of shards."""
 
 import glob
 import os
@@ -6,12 +6,25 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from carp.console.addresses import is_address, last_name
 from carp.errors import DataError
 from carp.images.decoding.image_formats import SUFFIXES
+from carp.images.remote.find_shards import find_remote, names_in
+from carp.images.remote.shard import RemoteShard, Shard
+from carp.images.remote.shard_cache import ShardCache
+from carp.images.source import is_collection
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _MOST = 1_000_000
+
+
+def shards_of(pattern: str, suffix: str, *, cache_gb: float | None = None) -> list[Shard]:
+    """Return the files that a pattern, a folder or a file means, on this machine or on a server."""
+    if not is_address(pattern):
+        return list(files_of(pattern, suffix))
+    cache = ShardCache.of(cache_gb)
+    return [RemoteShard(file, cache) for file in find_remote(pattern, expand_braces(pattern), suffix)]
 
 
 def files_of(pattern: str, suffix: str) -> list[Path]:
@@ -43,6 +56,11 @@ def files_of(pattern: str, suffix: str) -> list[Path]:
 
 def is_folder_of(data: object, suffixes: Collection[str]) -> bool:
     """Return whether data are a folder with visible files of these suffixes, and neither images nor other folders."""
+    if is_address(data):
+        address = str(data)
+        if is_pattern(address) or is_collection(Path(last_name(address))):
+            return False
+        return any(name.lower().endswith(tuple(suffixes)) for name in names_in(address))
     folder = Path(str(data)).expanduser()
     if not isinstance(data, str | Path) or not folder.is_dir():
         return False

@@ -7,9 +7,10 @@ rounds on one core, warm cache; `python -m benchmarks.sources --shards FOLDER --
 header after the first as the end of the archive, so it would need checks of its own. The tests compare both parsers.
 """
 
-import os
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from carp.images.remote.shard import Reader
 
 _BLOCK = 512
 _FILES = frozenset(b"0\x007")
@@ -30,12 +31,12 @@ class BrokenTarError(ValueError):
     """The archive cannot be read further; the message says where and why."""
 
 
-def members(file: int) -> Iterator[Member]:
-    """Yield every regular file of the archive that is open as descriptor `file`."""
-    length, place = os.fstat(file).st_size, 0
+def members(archive: Reader) -> Iterator[Member]:
+    """Yield every regular file of an open archive."""
+    length, place = archive.size, 0
     name, size = None, None  # from an extended header, for the next member
     while True:
-        header = os.pread(file, _BLOCK, place)
+        header = archive.read_at(place, _BLOCK)
         if len(header) < _BLOCK:
             raise BrokenTarError(f"it ends at byte {length:,} without an end mark")
         if header == _END:
@@ -45,7 +46,7 @@ def members(file: int) -> Iterator[Member]:
         if kind in b"LKxg":
             if own_size > _LARGEST_HEADER:
                 raise BrokenTarError(f"the header at byte {place:,} is damaged")
-            extra = os.pread(file, own_size, start)
+            extra = archive.read_at(start, own_size)
             if len(extra) < own_size:
                 raise BrokenTarError(f"it ends at byte {length:,} within a header")
             if kind == ord("L"):

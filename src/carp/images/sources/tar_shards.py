@@ -1,27 +1,29 @@
 """Tar shards in WebDataset layout, read in place: an index holds the position of every image."""
 
 import json
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from carp.console.addresses import without_secrets
 from carp.errors import DataError, UnreadableImageError
-from carp.files.regular import check_regular, open_descriptor
 from carp.images.decoding.decode import Stored
 from carp.images.decoding.decode_limits import check_bytes, out_of_memory
 from carp.images.decoding.image_formats import SUFFIXES
 from carp.images.decoding.transient import retrying
 from carp.images.index import Index, IndexedSource, find_index, pack, strings_arrays
 from carp.images.labels import number_classes
+from carp.images.remote.shard import Reader, Shard, identity_of, reading, stamp_of
 from carp.images.source import Found, Opening, silent
-from carp.images.sources.shard_files import files_of, is_folder_of
+from carp.images.sources.shard_files import is_folder_of, shards_of
 from carp.images.sources.tar_headers import BrokenTarError, Member, members
 
 _LARGEST_LABEL = 16 << 20  # bytes of a .cls or .json file
 _GZIP = b"\x1f\x8b"
+_AHEAD = 4 << 20  # bytes of a range request for headers, where a remote shard is not in the cache
 
 
 class TarSource(IndexedSource):
@@ -39,9 +41,11 @@ class TarSource(IndexedSource):
     label_remedy = "add a .cls file to every sample"
     _FROM_INDEX = frozenset({"labels", "groups", "_names", "_shard_of", "_start", "_size"})
 
-    def __init__(self, shards: list[Path], *, name: str, index: Path | None = None, progress: Found = silent) -> None:
+    def __init__(
+        self, shards: Sequence[Shard], *, name: str, index: Path | None = None, progress: Found = silent
+    ) -> None:
         self.shards, self.name = shards, name
-        of = "tar:" + "\0".join(os.path.abspath(shard) for shard in shards)  # noqa: PTH100 - links stay as they are
+        of = "tar:" + "\0".join(map(identity_of, shards))
         stamp = [_stamp(shard) for shard in shards]
         stored = find_index(index, of)
         current = stored is not None and stored.about["stamp"] == stamp
@@ -55,7 +59,8 @@ class TarSource(IndexedSource):
     @classmethod
     def open(cls, data: str, how: Opening) -> "TarSource":
         """Open all shards that the text means."""
-        return TarSource(files_of(data, ".tar"), name=data, index=how.index, progress=how.progress)
+        shards = shards_of(data, ".tar", cache_gb=how.cache_gb)
+        return TarSource(shards, name=without_secrets(data), index=how.index, progress=how.progress)
 
     def _set(self, index: Index) -> None:
         super()._set(index)
@@ -86,12 +91,9 @@ class TarSource(IndexedSource):
         return f"{self.shards[self._shard_of[index]]}: {self._names[index]}"
 
 
-def _read_at(shard: Path, start: int, size: int) -> bytes:
-    file = open_descriptor(shard)
-    try:
-        return os.pread(file, size, start)
-    finally:
-        os.close(file)
+def _read_at(shard: Shard, start: int, size: int) -> bytes:
+    with reading(shard) as file:
+        return file.read_at(start, size)
 
 
 @dataclass
@@ -105,7 +107,7 @@ class _Found:
     labels: list[str | None] = field(default_factory=list)
 
 
-def _build(shards: list[Path], of: str, stamp: list[list[int]], progress: Found) -> Index:
+def _build(shards: Sequence[Shard], of: str, stamp: list[list[int | str]], progress: Found) -> Index:
     found, groups = _Found(), list[int]()
     for number, shard in enumerate(shards):
         before = len(found.start)
@@ -135,19 +137,16 @@ def _build(shards: list[Path], of: str, stamp: list[list[int]], progress: Found)
     return index
 
 
-def _walk(shard: Path, number: int, found: _Found) -> None:
+def _walk(shard: Shard, number: int, found: _Found) -> None:
     """Add the samples of a shard to `found`."""
     images, labels = dict[str, Member](), dict[str, str]()
     try:
-        file = open_descriptor(shard)
-        try:
-            if os.pread(file, 2, 0) == _GZIP:
+        with reading(shard, ahead=_AHEAD) as file:
+            if file.read_at(0, 2) == _GZIP:
                 raise DataError(f"the shard {shard} is compressed, so its images cannot be read by position: "
                                 f"decompress it (gunzip -c {shard} > PLAIN.tar) and give that file.")  # fmt: skip
             for member in members(file):
                 _sort_in(file, member, images, labels)
-        finally:
-            os.close(file)
     except BrokenTarError as error:
         raise DataError(f"the shard {shard} is broken: {error}. Download or write it again, or leave it out.") from None
     found.names.append(pack([member.name for member in images.values()]))
@@ -157,7 +156,7 @@ def _walk(shard: Path, number: int, found: _Found) -> None:
     found.labels += [labels.get(key) for key in images]
 
 
-def _sort_in(file: int, member: Member, images: dict[str, Member], labels: dict[str, str]) -> None:
+def _sort_in(file: Reader, member: Member, images: dict[str, Member], labels: dict[str, str]) -> None:
     """Record a member as the image or the label of its sample."""
     folder, slash, name = member.name.rpartition("/")
     stem, dot, kind = name.partition(".")
@@ -176,9 +175,9 @@ def _sort_in(file: int, member: Member, images: dict[str, Member], labels: dict[
             labels[key] = word
 
 
-def _small(file: int, member: Member) -> bytes:
+def _small(file: Reader, member: Member) -> bytes:
     """Return the bytes of a label; none for a member that is too large to be one."""
-    return os.pread(file, member.size, member.start) if member.size <= _LARGEST_LABEL else b""
+    return file.read_at(member.start, member.size) if member.size <= _LARGEST_LABEL else b""
 
 
 def _label_in_json(text: bytes) -> str | None:
@@ -192,10 +191,8 @@ def _label_in_json(text: bytes) -> str | None:
     return str(label) if isinstance(label, int | str) and str(label).strip() else None
 
 
-def _stamp(shard: Path) -> list[int]:
+def _stamp(shard: Shard) -> list[int | str]:
     try:
-        retrying(partial(check_regular, shard), shard)
-        state = retrying(shard.stat, shard)
+        return stamp_of(shard)
     except OSError as error:
         raise DataError(f"cannot read the shard {shard}: {error.strerror}. Check the path.") from error
-    return [state.st_size, state.st_mtime_ns]

@@ -38,7 +38,10 @@ def dry_run(
     """Yield lines that describe what `train` would do: configuration, parameters, steps, memory and measured time."""
     config, source, device = open_for_training(data, recipe, overrides, Display())
     if config.validation is not None:
-        single_labels(open_source(config.validation, root=config.root, download=config.download), "validation by k-NN")
+        single_labels(
+            open_source(config.validation, root=config.root, download=config.download, cache_gb=config.cache_gb),
+            "validation by k-NN",
+        )
     needs = estimate(config)
     whole = source
     source, _ = held_out(source, config.held_out, seed=config.seed)
