@@ -169,6 +169,7 @@ def test_free_keys_make_no_difference(key: str) -> None:
         "source": "folder",
         "root": "elsewhere",
         "download": True,
+        "cache_gb": 2.5,
         "device": "cpu",
         "threads": 3,
         "deterministic": True,

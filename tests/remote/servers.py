@@ -21,7 +21,7 @@ class Handler(SimpleHTTPRequestHandler):
     asked: list[tuple[str, str]]  # (path, range)
 
     def send_head(self) -> Any:
-        path = Path(self.translate_path(self.path))
+        path, self.left = Path(self.translate_path(self.path)), -1
         self.asked.append((self.path, self.headers.get("Range", "")))
         if status := re.match(r"/status-(\d+)", self.path):
             self.send_response(int(status.group(1)))
@@ -46,7 +46,7 @@ class Handler(SimpleHTTPRequestHandler):
         return opened
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
-        outputfile.write(source.read(getattr(self, "left", -1)))
+        outputfile.write(source.read(self.left))
 
     def log_message(self, *_words: Any) -> None:
         pass

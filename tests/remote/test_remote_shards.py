@@ -2,8 +2,11 @@
 
 import copy
 import importlib.util
+import multiprocessing
 import os
 import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,23 @@ def test_a_warm_cache_needs_no_server(web: tuple[Relay, str], shards: Path) -> N
     source = open_source(f"{address}/shard-{{000..003}}.tar")
     relay.die()
     assert everything(copy.deepcopy(source)) == everything(open_source(shards))
+
+
+def test_threads_and_processes_download_a_shard_once(shards: Path) -> None:
+    with web_server(shards) as (port, asked):
+        address = f"http://127.0.0.1:{port}/"
+        open_source(f"{address}shard-*.tar", cache_gb=0).keep_index(shards.parent / "index")
+        source = open_source(f"{address}shard-*.tar", index=shards.parent / "index")
+        asked.clear()
+        with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("fork")) as pool:
+            parts = [pool.submit(everything, source) for _ in range(3)]
+            with ThreadPoolExecutor(3) as threads:
+                parts += [threads.submit(everything, source) for _ in range(3)]
+            expected = everything(open_source(shards))
+            assert all(part.result() == expected for part in parts)
+        sent = Counter(path for path, part in asked if part and not part.endswith("=0-0"))
+        assert sent == {f"/{path.name}": 1 for path in shards.glob("*.tar")}
+        assert_same(open_source(address), open_source(shards))
 
 
 def test_the_shard_that_was_not_used_for_longest_makes_room(

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import carp
-from carp.errors import StorageError
+from carp.errors import DataError, StorageError
+from carp.features.stored_images import StoredImages
 from carp.images.open_source import open_source
 from tests.commands.conftest import Cli, cli  # noqa: F401 - a fixture
 from tests.helpers import assert_same_run, steps_of, write_recipe
@@ -73,6 +74,21 @@ def test_a_server_that_stays_away_stops_the_run_which_resumes_exactly(
     relay.rise()
     carp.train(address, run, recipe, quiet=True)  # with a cache this time
     assert_same_run(run, local)
+
+
+@pytest.mark.parametrize("kind", ["", "tar:"])
+def test_a_feature_store_opens_no_connection_unless_the_address_is_given(
+    kind: str, web: tuple[Relay, str], local: Path, tmp_path: Path
+) -> None:
+    """Its origin may have been written by someone else."""
+    data = f"{kind}{web[1]}/shard-000.tar"
+    store = carp.embed(local, data, tmp_path / "store", quiet=True)
+    store.origin.data["name"] = data
+    before = web[0].connections
+    with pytest.raises(DataError, match=r"on a server.*--data"):
+        StoredImages(store).fetch(0, "absent")
+    assert web[0].connections == before
+    assert StoredImages(store, data).fetch(3, "absent") == open_source(data).fetch(3)
 
 
 def test_no_secret_is_written_or_printed(

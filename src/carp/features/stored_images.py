@@ -26,6 +26,8 @@ class StoredImages:
     @cached_property
     def _source(self) -> Source:
         name = str(self._store.origin.data["name"])
+        if self._data is None and "://" in name:  # a store from elsewhere must not open a connection
+            raise DataError(f"the images {name} are on a server. Give their address with --data to read them there.")
         try:
             source = open_source(self._data if self._data is not None else name)
         except StorageError:
