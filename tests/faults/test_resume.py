@@ -101,6 +101,7 @@ def test_a_kill_at_any_call_of_a_checkpoint_write_changes_nothing(
 
 
 @pytest.mark.skipif(REASON is not None, reason=str(REASON))
+@pytest.mark.slow
 def test_twenty_kills_while_a_checkpoint_is_written_in_the_background_change_nothing(
     carp: Server, images: Path, recipe: Path, short_run: Path, tmp_path: Path
 ) -> None:
