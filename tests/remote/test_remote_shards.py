@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from carp.errors import DataError, MissingExtraError, StorageError
 from carp.images.open_source import open_source
 from carp.images.remote import remote_file, shard_cache
 from carp.images.source import Source
-from tests.remote.servers import PlainHandler, Relay, s3_endpoint, upload, web_server
+from tests.remote.servers import Handler, PlainHandler, Relay, s3_endpoint, upload, web_server
 
 
 def everything(source: Source) -> list[bytes]:
@@ -138,6 +139,30 @@ def test_a_shard_that_changed_is_another_one(tmp_path: Path, shards: Path) -> No
         after = open_source(address, index=tmp_path / "index")
         assert_same(after, open_source(shards / "shard-001.tar"))
         assert before.fingerprint != after.fingerprint
+
+
+class Changing(Handler):
+    """A web server whose files change whenever some of their bytes were sent."""
+
+    def copyfile(self, source: Any, outputfile: Any) -> None:
+        os.utime(self.translate_path(self.path))
+        super().copyfile(source, outputfile)
+
+
+def test_a_shard_that_changes_while_it_is_downloaded_is_one_line(shards: Path, private_cache: Path) -> None:
+    with (
+        web_server(shards, Changing) as (port, _),
+        pytest.raises(DataError, match=r"shard-000\.tar changed while it was being read"),
+    ):
+        open_source(f"http://127.0.0.1:{port}/shard-000.tar")
+    assert not list(private_cache.glob("*.shard"))
+
+
+@pytest.mark.parametrize("braces", ["{3..1}", "{x}"])
+def test_a_wrong_pattern_shows_no_secret(braces: str) -> None:
+    with pytest.raises(DataError) as raised:
+        open_source(f"https://user:hunter2@host/a-{braces}.tar?sig=hunter3")
+    assert "hunter" not in str(raised.value)
 
 
 def test_a_stored_index_is_found_again_without_reading_the_shards(

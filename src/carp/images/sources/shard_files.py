@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from carp.console.addresses import is_address, last_name
+from carp.console.addresses import is_address, last_name, without_secrets
 from carp.errors import DataError
 from carp.images.decoding.image_formats import SUFFIXES
 from carp.images.remote.find_shards import find_remote, names_in
@@ -90,14 +90,18 @@ def expand_braces(pattern: str) -> list[str]:
     if limits := _RANGE.fullmatch(inside):
         low, high = limits.groups()
         if not int(low) <= int(high) < int(low) + _MOST:
-            raise DataError(f"the range {braces.group()} in {pattern} must ascend and have at most {_MOST:,} numbers.")
+            raise DataError(
+                f"the range {braces.group()} in {without_secrets(pattern)} must ascend and have at most {_MOST:,} "
+                "numbers."
+            )
         width = len(low) if low.startswith("0") or len(low) == len(high) else 0
         words = [str(number).zfill(width) for number in range(int(low), int(high) + 1)]
     elif "," in inside:
         words = inside.split(",")
     else:
         raise DataError(
-            f"{braces.group()} in {pattern} is neither a range like {{000..009}} nor a choice like {{a,b}}."
+            f"{braces.group()} in {without_secrets(pattern)} is neither a range like {{000..009}} nor a choice like "
+            "{a,b}."
         )
     rest = expand_braces(pattern[braces.end() :])
     return [pattern[: braces.start()] + word + after for word in words for after in rest]
