@@ -175,7 +175,6 @@ def test_free_keys_make_no_difference(key: str) -> None:
         "deterministic": True,
         "workers": 5,
         "loggers": ("wandb",),
-        "cache_gb": 3.0,
         "tensorboard": True,
         "report": False,
         "checkpoint_steps": 7,
