@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import carp
-from carp.compute.device import check_precision, deterministic, products_in
+from carp.compute.device import best_precision, check_precision, deterministic, products_in
 from carp.errors import ConfigError
 from carp.readiness.pretended_device import OnDevice, pretended
 from carp.runs.metrics_log import read_metrics
@@ -120,6 +120,44 @@ def test_tf32_is_refused_where_there_is_none_and_nothing_is_written(tmp_path: Pa
         carp.train(tiny_images(), tmp_path / "run", quiet=True, **{**TINY, "precision": "tf32", "device": "cpu"})
     assert not (tmp_path / "run").exists()
     check_precision("fp32", torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "has_bf16", "expected"),
+    [
+        ("cpu", None, True, "bf16"),
+        ("cpu", None, False, "fp32"),
+        ("mps", None, True, "fp32"),
+        ("cuda", (9, 0), False, "bf16"),
+        ("cuda", (7, 5), True, "fp16"),
+    ],
+)
+def test_the_best_precision_is_one_that_the_device_computes_in(
+    device: str, capability: tuple[int, int] | None, has_bf16: bool, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("carp.compute.device._cpu_has_bf16", lambda: has_bf16)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    assert best_precision(torch.device(device)) == expected
+
+
+def test_a_run_records_the_precision_it_began_with(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "precision": "auto", "device": "cpu"}
+
+    def train(has_bf16: bool) -> str:
+        monkeypatch.setattr("carp.compute.device._cpu_has_bf16", lambda: has_bf16)
+        return carp.train(tiny_images(32), tmp_path / "run", quiet=True, **settings).config.precision
+
+    assert train(False) == "fp32"
+    assert train(True) == "fp32"  # resumed on another machine
+
+
+@pytest.mark.parametrize(("has_bf16", "warned"), [(False, True), (True, False)])
+def test_emulated_half_precision_is_reported(
+    has_bf16: bool, warned: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("carp.compute.device._cpu_has_bf16", lambda: has_bf16)
+    carp.train(tiny_images(32), tmp_path / "run", **{**SETTINGS, "precision": "bf16", "device": "cpu"})
+    assert ("precision=auto" in capsys.readouterr().err) == warned
 
 
 def test_products_are_in_tf32_only_inside_the_block() -> None:

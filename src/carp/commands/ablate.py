@@ -80,7 +80,7 @@ def ablate(
     given = read_settings(recipe, overrides)
     config, source, device = open_for_training(data, recipe, overrides, display)
     images = StudyImages.open(data, source, test, config, display, k=_K)
-    common = {**overrides, **ablation.adapt(given, config.global_size)}
+    common = {**overrides, **ablation.adapt(given, config.global_size), "precision": config.precision}
     points = ablation.points(values, variants, epochs=config.epochs)
     points, notes = _possible(ablation.axis, points, {**given, **common}, images, device)
     for note in notes:

@@ -15,7 +15,7 @@ _KINDS = {
     "object": "{name: value}",
     "string": "text",
 }
-_AUTO = {*Sizes.model_fields, "micro_batch"}
+_AUTO = {*Sizes.model_fields, "micro_batch", "precision"}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 

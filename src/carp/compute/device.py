@@ -54,6 +54,18 @@ def check_precision(precision: str, device: torch.device) -> None:
         )
 
 
+def best_precision(device: torch.device) -> str:
+    """Return half precision where a device computes in it, or fp32 where it would only be emulated."""
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.get_device_capability(device) >= _AMPERE else "fp16"
+    return "bf16" if device.type == "cpu" and _cpu_has_bf16() else "fp32"
+
+
+def _cpu_has_bf16() -> bool:
+    """Return whether the processor multiplies in bf16 (AVX-512 BF16 or AMX); others take tens of times as long."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
 @contextmanager
 def products_in(precision: str) -> Iterator[None]:
     """Let products and convolutions of float32 round their factors to TF32, if that is the precision."""

@@ -16,7 +16,8 @@ P = TypeVar("P", bound=Settings)
 def resolve(values: Mapping[str, Any], *, num_images: int) -> Config:
     """Replace every `auto` by the rule of `sizes_for` and check all keys and values.
 
-    `micro_batch: auto` becomes None, an undivided batch, until `carp train` knows the machine.
+    `micro_batch: auto` becomes None, an undivided batch, and `precision: auto` becomes fp32, until `carp train` knows
+    the machine.
     """
     return _validated(Config, values, num_images)
 
@@ -27,8 +28,13 @@ def resolve_part(part: type[P], values: Mapping[str, Any], *, num_images: int = 
 
 
 def _validated(part: type[P], values: Mapping[str, Any], num_images: int) -> P:
-    # micro_batch is chosen by training, to fit memory
-    sizes = {**sizes_for(num_images).model_dump(), "micro_batch": None, "workers": usable_cores()}
+    # micro_batch and precision are chosen by training, to fit the machine
+    sizes = {
+        **sizes_for(num_images).model_dump(),
+        "micro_batch": None,
+        "precision": "fp32",
+        "workers": usable_cores(),
+    }
     auto = {key: sizes[key] for key, value in values.items() if value == "auto" and key in sizes}
     try:
         return part.model_validate({**values, **auto})

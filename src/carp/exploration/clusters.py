@@ -17,7 +17,7 @@ from carp.random import Purpose, key, seed_of, uniforms
 from carp.similarity.vectors import parts, unit_length
 
 _SAMPLE, _SMALLEST_SAMPLE = 64, 1024  # images per cluster, and in all, that the starts are tried on
-_STARTS, _ITERATIONS = 6, 8
+_STARTS, _ITERATIONS = 5, 8
 _ROUNDS, _REFINEMENTS, _CONVERGED = 8, 3, 2e-4  # of iterations over all images, until the objective hardly gains
 _DIRECTIONS = 256
 _COSINES_AT_A_TIME = 2**24
@@ -68,7 +68,7 @@ class Clusters:
 def cluster_features(features: Features, k: int, *, seed: int = 0) -> Clusters:
     """Cluster features [M, F] by spherical k-means.
 
-    Six starts by k-means++ are tried on a sample of 64 images per cluster, in 256 random directions if there are more
+    Five starts by k-means++ are tried on a sample of 64 images per cluster, in 256 random directions if there are more
     features; the best is refined on all images.
     """
     vectors = unit_vectors(features)

@@ -15,7 +15,7 @@ from carp.errors import ConfigError
 from carp.images.source import Openable, Source
 from carp.images.sources.array import ArraySource
 from carp.images.sources.subset import Subset
-from carp.training.preparation import open_for_training
+from carp.training.preparation import open_for_training, settled
 
 _GENERATED = 8  # images of noise, repeated as often as a batch needs
 # Limits in checks that do not measure memory or time. 112 is a multiple of the usual patch sizes, 14 and 16.
@@ -64,7 +64,7 @@ def open_subject(
     check_precision(resolve_part(DeviceSettings, values).precision, device)
     processes = _processes(procs, device)
     if data is None:
-        config = resolve(values, num_images=_GENERATED * 16)
+        config = settled(resolve(values, num_images=_GENERATED * 16), values, device)
         return Subject(config, _noise(values, config.batch_size), False, device, out, scratch, processes)
     config, source, device = open_for_training(data, recipe, overrides, display)
     return Subject(config, source, True, device, out, scratch, processes)

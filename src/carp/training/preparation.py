@@ -1,5 +1,6 @@
 """Prepares a run: its images, and the settings that depend on them and on the machine."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import torch
 
 from carp.compute import distributed
-from carp.compute.device import check_precision, choose_device
+from carp.compute.device import best_precision, check_precision, choose_device
 from carp.config import Config, DataSettings, resolve, resolve_part
 from carp.console.progress import Display
 from carp.encoders.starting_point import settings_with_start
@@ -54,12 +55,22 @@ def open_for_training(
     device = choose_device(config.device)
     check_precision(config.precision, device)
     distributed.start(device, timeout=timedelta(minutes=config.timeout_minutes))
+    if config.precision == "bf16" and best_precision(device) == "fp32" and device.type == "cpu":
+        display.warn("this processor only emulates bf16, which takes much longer than fp32. Use precision=auto or fp32.")
     if config.prototypes == "sharded" and config.prototype_shards is None:
         begun = config_of(folder)
         shards = distributed.world_size() if begun is None else begun.prototype_shards
         config = resolve({**config.model_dump(), "prototype_shards": shards}, num_images=0)  # so that it is checked
+    config = settled(config, values, device, config_of(folder))
+    return config, source, device
+
+
+def settled(config: Config, values: Mapping[str, Any], device: torch.device, begun: Config | None = None) -> Config:
+    """Replace every `auto` that depends on the machine; a run that has begun keeps its own values."""
+    if values.get("precision") == "auto":
+        precision = distributed.gather(best_precision(device))[0] if begun is None else begun.precision
+        config = config.model_copy(update={"precision": precision})
     if values.get("micro_batch") == "auto":
-        begun = config_of(folder)
         size = choose_micro_batch(config, device) if begun is None else begun.micro_batch
         config = config.model_copy(update={"micro_batch": size})
-    return config, source, device
+    return config
