@@ -13,7 +13,7 @@ import timm
 import torch
 from torch import nn
 
-from carp.model.small_map_convolutions import speed_up_small_maps
+from carp.model.convolutions.small_maps import speed_up_small_maps
 
 CASES = (
     ("tf_efficientnet_lite0", 48),

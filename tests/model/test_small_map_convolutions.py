@@ -7,7 +7,7 @@ import timm
 import torch
 from torch import nn
 
-from carp.model.small_map_convolutions import speed_up_small_maps
+from carp.model.convolutions.small_maps import speed_up_small_maps
 
 
 @pytest.mark.parametrize("side", [(1, 1), (2, 2), (3, 4), (4, 9)])
@@ -57,7 +57,7 @@ def test_large_maps_and_half_precision_take_torchs_own_path(monkeypatch: pytest.
     def refuse(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("carp.model.small_map_convolutions._SmallMap.apply", refuse)
+    monkeypatch.setattr("carp.model.convolutions.small_maps._SmallMap.apply", refuse)
     fast = speed_up_small_maps(nn.Conv2d(4, 4, 3, padding=1, groups=4))
     fast(torch.randn(1, 4, 3, 3)).sum().backward()
     with torch.autocast("cpu", torch.bfloat16):

@@ -18,8 +18,8 @@ from carp.images.loading.loader import Batch, Loader
 from carp.images.loading.upload import uploaded
 from carp.model.batch_norm import is_synchronised, synchronise
 from carp.model.carp import Carp
-from carp.model.small_map_convolutions import speed_up_small_maps
-from carp.model.strided_convolutions import select_pixels_first
+from carp.model.convolutions.select_pixels import select_pixels_first
+from carp.model.convolutions.small_maps import speed_up_small_maps
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
 from carp.runs.background_writer import Write

@@ -59,9 +59,7 @@ class _SmallMap(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         for_x = for_weight = None
         if ctx.needs_input_grad[0]:
-            for_x, _, _ = torch.ops.aten.convolution_backward(
-                above, x, weight, None, ctx.stride, ctx.padding, [1, 1], False, [0, 0], len(weight), [True, False, False]
-            )
+            for_x = torch.nn.grad.conv2d_input(x.shape, weight, above, ctx.stride, ctx.padding, 1, len(weight))
         if ctx.needs_input_grad[1]:
             for_weight = _filter_gradient(x, above, weight, ctx.stride, ctx.padding)
         return for_x, for_weight, None, None
