@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_input
 
 
 def speed_up_small_maps(module: nn.Module) -> nn.Module:
@@ -59,7 +60,7 @@ class _SmallMap(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         for_x = for_weight = None
         if ctx.needs_input_grad[0]:
-            for_x = torch.nn.grad.conv2d_input(x.shape, weight, above, ctx.stride, ctx.padding, 1, len(weight))
+            for_x = conv2d_input(x.shape, weight, above, ctx.stride, ctx.padding, 1, len(weight))
         if ctx.needs_input_grad[1]:
             for_weight = _filter_gradient(x, above, weight, ctx.stride, ctx.padding)
         return for_x, for_weight, None, None
