@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.nn.grad import conv2d_input
 
 
 def speed_up_small_maps(module: nn.Module) -> nn.Module:
@@ -60,7 +59,8 @@ class _SmallMap(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         for_x = for_weight = None
         if ctx.needs_input_grad[0]:
-            for_x = conv2d_input(x.shape, weight, above, ctx.stride, ctx.padding, 1, len(weight))
+            shape = (None, ctx.stride, ctx.padding, [1, 1], False, [0, 0], len(weight))
+            for_x = torch.ops.aten.convolution_backward(above, x, weight, *shape, [True, False, False])[0]
         if ctx.needs_input_grad[1]:
             for_weight = _filter_gradient(x, above, weight, ctx.stride, ctx.padding)
         return for_x, for_weight, None, None
