@@ -1,4 +1,4 @@
-"""Batch norm over the images of all processes, so that the result does not depend on their number; and one that is kept.
+"""Batch norm over the images of all processes, so that the result does not depend on their number.
 
 It exchanges the means and variances of all processes once in the forward pass, and two sums over the gradient once in
 the backward pass. torch's own implementation supports CUDA only, and there it makes the host wait for the device in
@@ -40,7 +40,7 @@ def _kept(kind: type[_BatchNorm]) -> type[_BatchNorm]:
     """Return a subclass that stays in evaluation mode."""
 
     class Kept(kind):  # type: ignore[valid-type,misc]
-        def train(self, mode: bool = True) -> Any:
+        def train(self, mode: bool = True) -> Any:  # noqa: ARG002  # it stays as it is
             return super().train(False)
 
     return Kept
