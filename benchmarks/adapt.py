@@ -4,10 +4,10 @@
         --settings epochs=4 flip=0
 
 For every seed: `lite0` (or another `--start`) is adapted with the recipe `adapt` on the training images, without
-labels, and an encoder is trained from scratch with the recipe `photos-cpu` for as many minutes. The start, the checkpoint that
-`carp.load` chooses, the last checkpoint and the encoder from scratch are judged by k-NN (k = 20) and by a linear
-classifier on stored features, with the training images as bank and the test images as queries. Finished rows of OUT are
-not computed again; `--report` prints the table of an existing file.
+labels, and an encoder is trained from scratch with the recipe `photos-cpu` for as many minutes. The start, the
+checkpoint that `carp.load` chooses, the last checkpoint and the encoder from scratch are judged by k-NN (k = 20) and by
+a linear classifier on stored features, with the training images as bank and the test images as queries. Finished rows
+of OUT are not computed again; `--report` prints the table of an existing file.
 """
 
 import argparse
@@ -22,7 +22,9 @@ from typing import Any
 
 import carp
 from carp.config.recipe import parse_overrides
+from carp.runs.checkpoint import is_best, list_checkpoints
 from carp.runs.metrics_log import read_metrics
+from carp.runs.run_folder import open_run
 
 MEASURES: dict[str, tuple[str, dict[str, Any]]] = {"knn": ("top1@20", {"k": 20}), "linear": ("top1", {"cached": True})}
 
@@ -47,30 +49,39 @@ def main() -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
+    """All starts and adapted runs first, so that a partial file answers the first question."""
     out = arguments.out
 
-    def judge(encoder: str, seed: int, model: str, **about: Any) -> None:
-        if (encoder, seed) not in {(row["encoder"], row["seed"]) for row in _read(out)}:
-            row = {"encoder": encoder, "seed": seed, **_judged(model, arguments), **about}
-            print(json.dumps(row), flush=True)
-            with out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+    def rows() -> dict[tuple[str, int], dict[str, Any]]:
+        return {(row["encoder"], row["seed"]): row for row in _read(out)}
 
-    judge("start", 0, arguments.start)
+    def record(encoder: str, seed: int, **about: Any) -> None:
+        row = {"encoder": encoder, "seed": seed, **about}
+        print(json.dumps(row), flush=True)
+        with out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    if ("start", 0) not in rows():
+        record("start", 0, **_judged(arguments.start, arguments))
     for seed in arguments.seeds:
+        if ("adapted, last", seed) in rows():
+            continue
         with tempfile.TemporaryDirectory() as scratch:
-            run, minutes = Path(scratch) / "run", None
-            done = {(row["encoder"], row["seed"]): row for row in _read(out)}
-            if ("adapted, last", seed) in done:
-                minutes = done["adapted, last", seed]["minutes"]
-            else:
-                minutes = _train(run, arguments, arguments.settings, seed, start=arguments.start)
-                judge("adapted", seed, str(run), minutes=minutes, **_course(run))
-                judge("adapted, last", seed, f"{run}@last", minutes=minutes)
-            if ("from scratch", seed) not in done:
-                run = Path(scratch) / "from-scratch"
-                minutes = _train(run, arguments, arguments.scratch_settings, seed, "photos-cpu", minutes=minutes)
-                judge("from scratch", seed, str(run), minutes=minutes)
+            run = Path(scratch) / "run"
+            minutes = _train(run, arguments, arguments.settings, seed, start=arguments.start)
+            best = _judged(str(run), arguments)
+            record("adapted", seed, **best, minutes=minutes, **_course(run))
+            last = (
+                best if is_best(list_checkpoints(open_run(run).checkpoints)[-1]) else _judged(f"{run}@last", arguments)
+            )
+            record("adapted, last", seed, **last, minutes=minutes)
+    for seed in arguments.seeds:
+        if ("from scratch", seed) in rows():
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            run, limit = Path(scratch) / "run", rows()["adapted, last", seed]["minutes"]
+            minutes = _train(run, arguments, arguments.scratch_settings, seed, "photos-cpu", minutes=limit)
+            record("from scratch", seed, **_judged(str(run), arguments), minutes=minutes)
 
 
 def _train(
