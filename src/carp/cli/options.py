@@ -64,7 +64,7 @@ def parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
     _refuse_unknown_options(context, words, Config.model_fields, "`carp settings` lists the settings", flags)
     overrides = parse_overrides(words)
     _refuse_options(context, overrides)
-    for key in overrides:
+    for key in overrides:  # a word such as quiet=true must not become an argument of the Python function
         if key not in Config.model_fields:
             hint = nearest(key, Config.model_fields)
             raise ConfigError(f"there is no setting '{key}'.{hint} `carp settings` lists all settings.")
