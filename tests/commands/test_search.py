@@ -114,7 +114,7 @@ def test_mistakes_of_search(cli: Cli, made: Path, photos: Path, run: Path, recip
 def test_queries_of_a_wrong_type(made: Path, photos: Path) -> None:
     image = photos / "001.png"
     for k in ("5", 2.5, 0):
-        with pytest.raises(ConfigError, match=f"k must be from 1 to the 32 images.*received {k!r}"):
+        with pytest.raises(ConfigError, match=f"k must be from 1 to 32.*received {k!r}"):
             search(made, image, k=k)  # type: ignore[arg-type]
     assert len(search(made, image, k=np.int64(2))[0].matches) == 2  # type: ignore[arg-type]
     pixels = np.zeros((8, 8, 3), np.uint8)

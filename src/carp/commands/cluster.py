@@ -110,7 +110,7 @@ def cluster(
     model = at_epoch(model, epoch)
     if wanted == PROTOTYPES:
         if model is None:
-            raise ConfigError("prototypes belong to a run, received --clusters prototypes alone. Give --model RUN.")
+            raise ConfigError("--clusters prototypes needs a run, but no model was given. Give --model RUN.")
         layer = PROJECTOR
     options = FeatureOptions(
         layer=layer,
@@ -180,7 +180,7 @@ def _found(
     k = count.chosen if count else int(wanted)
     if k >= len(vectors):
         raise DataError(
-            f"{k:,} clusters need more images than that, received {len(vectors):,}. Lower --clusters, or add images."
+            f"{k:,} clusters need more than {k:,} images, received {len(vectors):,}. Lower --clusters, or add images."
         )
     found = cluster_features(vectors, k, seed=seed)
     how = f" The number was chosen by {CRITERION}: {count.silhouette[k]:.2f}." if count else ""

@@ -84,8 +84,8 @@ def report_run(
     single = suffix if (suffix := place.suffix.lower()) in {".png", ".html"} else ""
     if not alone and (single == ".png" or epoch is not None):
         raise ConfigError(
-            f"several runs have a page and no figures, received {'--epoch' if epoch is not None else out}. Give one "
-            "run, or --out FILE.html."
+            f"several runs are shown on one page, without figures, received {'--epoch' if epoch is not None else out}. "
+            "Give one run, or --out FILE.html."
         )
     (check_output_file if single else check_output_folder)(place)
     notes = [] if data is not None else ["no images were given (--data): everything that shows images is missing."]

@@ -19,8 +19,8 @@ class ProcessSettings(Settings):
         10.0,
         gt=0,
         le=MOST_MINUTES,
-        description="Minutes that a process waits for another one before the run is aborted: longer than the slowest "
-        "checkpoint, and short enough for a cluster that is paid by the hour.",
+        description="Minutes that a process waits for another one before the run is aborted. Allow for the slowest "
+        "checkpoint, but keep it short if you pay for the machines by the hour.",
     )
 
 
@@ -48,8 +48,8 @@ class DeviceSettings(Settings):
     compile: bool = Field(
         False,
         description="Compile encoders and projectors: a slow start, then possibly faster steps (1.03 times as fast for "
-        "ResNet-18 at 224 pixels on a CPU). What cannot be compiled is an error; networks with batch norm over several "
-        "processes are left out with a warning.",
+        "ResNet-18 at 224 pixels on a CPU). A network that cannot be compiled is an error; networks with batch norm "
+        "over several processes are left out with a warning.",
     )
 
     @property
