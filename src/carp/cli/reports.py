@@ -121,7 +121,7 @@ def _explore(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Images: a folder or any other source (docs/data.md). Needed for a run, or if they have been moved."
+            help="Images: a folder or any other source (docs/data.md). Needed for a run, a .npy file or moved images."
         ),
     ] = None,
     out: Annotated[
