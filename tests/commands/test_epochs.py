@@ -79,7 +79,7 @@ def test_features_of_an_epoch_are_searched_with_that_epoch(
     for words in (("--model", tmp_path / "elsewhere"), ("--model", tmp_path / "elsewhere", "--epoch", 1)):
         assert cli("search", features, query, "--k", 1, *words)[0] == 0
     assert_one_line(cli("search", features, query, "--model", f"{tmp_path / 'elsewhere'}@2"), "is not the model")
-    assert_one_line(cli("search", features, query, "--epoch", 1), "--epoch needs a run")
+    assert_one_line(cli("search", features, query, "--epoch", 1), "needs a run", "Give a run folder")
 
 
 def test_an_epoch_is_exported_and_knows_it(cli: Cli, kept: Path, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_epochs_need_a_run(cli: Cli, kept: Path, labelled: Path, tmp_path: Path)
     carp.embed(kept, labelled, features)
     for epoch in ("1", "all"):
         words = ("eval", "knn", "--data", features, "--out", tmp_path, "--epoch", epoch)
-        assert_one_line(cli(*words), "--epoch needs a run")
+        assert_one_line(cli(*words), "needs a run", "Give a run folder")
     assert_one_line(cli("eval", "knn", f"{kept}@1", "--epoch", 2, "--data", labelled), "two different epochs")
     assert_one_line(cli("export", "runs/none@2", "--format", "timm", "--out", tmp_path / "x"), "runs/none@2")
 

@@ -126,7 +126,7 @@ def test_a_validation_folder_that_does_not_exist(cli: Cli, flat: Path, recipe: P
         ("lr=.inf", ["lr", "received inf", "finite"]),
         ("optimiser=larz", ["optimiser", "received 'larz'", "'lars'", "Did you mean 'lars'?"]),
         ("teacher_momentum=1.5", ["teacher_momentum", "received 1.5", "less than or equal to 1"]),
-        ("micro_batch=5", ["micro_batch", "received 5", "one image of batch_size (16)"]),
+        ("micro_batch=5", ["micro_batch", "received 5", "batch_size (16)"]),
         ("block_size=7", ["block_size", "received 7", "nearest divisors are 4 and 8"]),
         ("block_size=65", ["block_size", "received 65", "64"]),
         ("flip=2", ["flip", "received 2", "less than or equal to 1"]),

@@ -215,9 +215,9 @@ FAR = replace(LEARNING, gain=-1.0, weight_change=30.0)  # "30.0 times their norm
 # Measurements, progress, verdict, words of the cause, the first setting that the remedy names
 CASES = {
     "one prototype takes all": (replace(WELL, imbalance=0.9), LEARNING, "collapsed", "90% of its", "entropy_weight"),
-    "one direction": (replace(WELL, spread=0.02), LEARNING, "collapsed", "point the same way", "entropy_weight"),
+    "one direction": (replace(WELL, spread=0.02), LEARNING, "collapsed", "same direction", "entropy_weight"),
     "on a line": (replace(WELL, effective_rank=1.6), LEARNING, "collapsed", "1.6 of 128 dimensions", "entropy_weight"),
-    "collapsed by large steps": (replace(WELL, spread=0.02), FAR, "collapsed", "point the same way", "lr"),
+    "collapsed by large steps": (replace(WELL, spread=0.02), FAR, "collapsed", "same direction", "lr"),
     "imbalance": (replace(WELL, imbalance=0.5), LEARNING, "at risk", "50% of ln N_B", "entropy_weight"),
     "few used": (replace(WELL, prototypes_used=0.1), LEARNING, "at risk", "only 10% of the", "entropy_weight"),
     "twins": (replace(WELL, duplicate_prototypes=0.4), LEARNING, "at risk", "40% of the prototypes", "num_prototypes"),
@@ -342,7 +342,7 @@ def test_equal_short_embeddings_have_collapsed_onto_one_direction():
     z = torch.randn(1, 1, 32, generator=generator()).expand(2, 256, 32) * 0.1
     found = verdict_of(z, unit(64, 32), blocks(64, 8))
     assert found.verdict is Verdict.COLLAPSED
-    assert "same way" in found.cause
+    assert "same direction" in found.cause
 
 
 def test_embeddings_on_a_line_are_at_risk():

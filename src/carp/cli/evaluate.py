@@ -1,7 +1,8 @@
 """`carp eval PROTOCOL`: evaluate an encoder."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,12 +62,9 @@ def _paper_command() -> Any:
     from carp.cli.model_options import option_of
     from carp.features.feature_options import FeatureOptions
 
-    def run(**given: Any) -> None:
-        _evaluate_paper(**given)
-
     own = list(inspect.signature(_evaluate_paper, eval_str=True).parameters.values())[:-1]
     extraction = [option_of(key, FeatureOptions.model_fields[key]) for key in _PAPER_EXTRACTION]
-    return _typer_command(_PAPER, inspect.getdoc(_evaluate_paper) or "", run, [*own, *extraction])
+    return _typer_command(_PAPER, inspect.getdoc(_evaluate_paper) or "", partial(_evaluate_paper), [*own, *extraction])
 
 
 def _evaluate_paper(
@@ -144,22 +142,20 @@ def _command(name: str, protocols: "Sequence[type[AnyProtocol]]") -> Any:
     """Return a command with the options of these protocols and, for a single one, one option per setting."""
     from carp.cli.protocol_options import parameters_of
 
-    def run(context: typer.Context, **given: Any) -> None:
-        _evaluate(protocols, context, given)
-
     summary = protocols[0].summary
     if name == _ALL:
         names = [protocol.name for protocol in protocols]
         listed = f"{', '.join(names[:-1])} and {names[-1]}"
         summary = f"Evaluate with {listed}, using default settings and stored features."
     context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    return _typer_command(name, summary, run, [context, *parameters_of(protocols)], **options.WITH_SETTINGS)
+    parameters = [context, *parameters_of(protocols)]
+    return _typer_command(name, summary, partial(_evaluate, protocols), parameters, **options.WITH_SETTINGS)
 
 
 def _typer_command(
-    name: str, summary: str, run: Callable[..., None], parameters: Sequence[inspect.Parameter], **settings: Any
+    name: str, summary: str, run: "partial[None]", parameters: Sequence[inspect.Parameter], **settings: Any
 ) -> Any:
-    """Return a command that calls `run` with these parameters."""
+    """Return a command that calls `run` with these parameters; they are attributes of the partial, not its function."""
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     single = typer.Typer(add_completion=False)
@@ -167,7 +163,7 @@ def _typer_command(
     return typer.main.get_command(single)
 
 
-def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, given: dict[str, Any]) -> None:
+def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, **given: Any) -> None:
     """Run protocols with the options of the command and print the results; several protocols use their defaults."""
     from carp.cli.protocol_options import parse_settings
     from carp.evaluation.protocol import OPTIONS
@@ -194,12 +190,13 @@ def _evaluate(protocols: "Sequence[type[AnyProtocol]]", context: typer.Context, 
         model = None if found is None else str(found)
     if model is None and out is None:
         out = Path()
-    if baselines and model is not None and is_weights(model):
+    weights = model is not None and is_weights(model)
+    if baselines and weights:
         raise ConfigError(
             f"--baselines needs a run, because it evaluates the encoder that the run started from, received weights "
             f"({model}). Give a run folder, or leave out --baselines."
         )
-    default = ("teacher",) if model is not None and is_weights(model) else first.branches
+    default = ("teacher",) if weights else first.branches
     results, notes = run_protocols(
         chosen,
         model,

@@ -32,8 +32,8 @@ Branches = Annotated[
     list[str] | None,
     typer.Option(
         "--branch",
-        help="Encoder of a run: teacher, student, untrained, raw pixels; can be repeated. teacher@last: of the newest "
-        "checkpoint, where a run with a start uses its best one.",
+        help="Encoder of a run: teacher, student, untrained or raw pixels; can be repeated. teacher@last uses the "
+        "newest checkpoint of a run with a start, instead of its best one.",
     ),
 ]
 Epoch = Annotated[
@@ -64,7 +64,7 @@ def parse(context: typer.Context, words: list[str]) -> dict[str, Any]:
     _refuse_unknown_options(context, words, Config.model_fields, "`carp settings` lists the settings", flags)
     overrides = parse_overrides(words)
     _refuse_options(context, overrides)
-    for key in overrides:
+    for key in overrides:  # a word such as quiet=true must not become an argument of the Python function
         if key not in Config.model_fields:
             hint = nearest(key, Config.model_fields)
             raise ConfigError(f"there is no setting '{key}'.{hint} `carp settings` lists all settings.")
@@ -141,7 +141,7 @@ def parse_epochs(model: str | None, words: Iterable[str] | None) -> list[int]:
     given = [word.strip() for together in words or () for word in together.split(",")]
     if given == ["all"]:
         if model is None:
-            raise ConfigError("--epoch needs a run, received --epoch all alone. Give a run folder.")
+            raise ConfigError("--epoch all needs a run, but no model was given. Give a run folder.")
         from carp.runs.run_folder import open_run
 
         if not (found := open_run(model).kept_epochs()):

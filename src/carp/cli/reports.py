@@ -69,7 +69,7 @@ def _report(
     run: Annotated[list[str], typer.Argument(help="Run folder, or RUN@25; several are shown side by side.")],
     data: Annotated[
         str | None,
-        typer.Option(help="A folder of images or any other source (docs/data.md), for everything that shows images."),
+        typer.Option(help="Images to show: a folder or any other source (docs/data.md)."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -85,8 +85,8 @@ def _report(
     download: Annotated[bool, typer.Option("--download", help="Let torchvision download missing datasets.")] = False,
     device: options.Device = "auto",
 ) -> None:
-    """Write a self-contained page about a run, or several side by side: curves, diagnosis, a map of the images,
-    prototypes, neighbours; and figures as PNG.
+    """Write a self-contained page about a run, or about several side by side: curves, diagnosis, a map of the images,
+    prototypes and neighbours. Also write figures as PNG.
     """  # noqa: D205 - Typer shows the whole text
     for each in run:
         options.check_model(each)
@@ -116,17 +116,20 @@ def _report(
 def _explore(
     features: Annotated[
         list[str],
-        typer.Argument(help="Features that `carp embed` wrote, a run, RUN@25 or a .npy file; several are compared."),
+        typer.Argument(help="Features written by `carp embed`, a run, RUN@25 or a .npy file; several are compared."),
     ],
     data: Annotated[
         str | None,
-        typer.Option(help="Images of any kind (docs/data.md). Needed for a run; otherwise if they have been moved."),
+        typer.Option(
+            help="Images: a folder or any other source (docs/data.md). Needed for a run, a .npy file or moved images."
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for selections saved as files or as links. Default: downloads only.")
+        Path | None,
+        typer.Option(help="Folder where selections can be saved as files or links. Default: they are only downloaded."),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port of the server. Default: any free one.")
+        int | None, typer.Option(min=0, max=65535, help="Port of the server. Default: any free port.")
     ] = None,
     open: Annotated[  # noqa: A002 - the name of the option
         bool, typer.Option("--open", help="Open the page in the default browser.")
@@ -139,9 +142,9 @@ def _explore(
     download: Annotated[bool, typer.Option("--download", help="Let torchvision download missing datasets.")] = False,
     device: options.Device = "auto",
 ) -> None:
-    """Look at images in a browser: a map, neighbours, clusters, prototypes, near-duplicates; compare encoders.
+    """Explore images in a browser: map, neighbours, clusters, prototypes, near-duplicates; compare encoders.
 
-    The page is served to this machine alone, at an address with a random token. Ctrl-C ends it.
+    The page is served only to this machine, at an address with a random token. Press Ctrl-C to stop the server.
     """
     options.check_model(model)
     options.check_data(data)
@@ -160,7 +163,7 @@ def _explore(
         device=device,
         quiet=False,
     )
-    say(f"explorer: {explorer.address}   (Ctrl-C ends it)")
+    say(f"explorer: {explorer.address}   (Ctrl-C stops it)")
     explorer.wait()
 
 

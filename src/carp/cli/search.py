@@ -161,13 +161,13 @@ def _duplicates(
 @app.command("cluster")
 @with_model_options
 def _cluster(
-    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
+    data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
     extraction: FeatureOptions,
     model: _Model = None,
     clusters: Annotated[
         str,
         typer.Option(
-            help="Number of clusters; auto derives it from the images, prototypes takes those of the run.",
+            help="Number of clusters; auto derives it from the images, prototypes uses those of the run.",
             autocompletion=completion.one_of("auto", "prototypes"),
         ),
     ] = "auto",
@@ -180,7 +180,7 @@ def _cluster(
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,
 ) -> None:
-    """Assign every image to a cluster: a table, and a page with the images of every cluster."""
+    """Assign every image to a cluster; write a table, and a page with the images of each cluster."""
     options.check_model(model)
     options.check_data(data)
     from carp.commands.cluster import cluster
@@ -209,7 +209,7 @@ def _cluster(
 @app.command("label")
 @with_model_options
 def _label(
-    data: Annotated[str, typer.Argument(help="Images of any kind (docs/data.md): a folder, a list, shards, ….")],
+    data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
     extraction: FeatureOptions,
     labels: Annotated[
         str, typer.Option(help="A few labelled images: a .csv file (path, label), or a folder with sub-folders.")
@@ -222,7 +222,7 @@ def _label(
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,
 ) -> None:
-    """Predict the labels of all images from those of a few, and say which images to label next."""
+    """Predict the labels of all images from a few labelled ones, and suggest which images to label next."""
     options.check_model(model)
     options.check_data(data, labels)
     from carp.commands.label import label
@@ -275,8 +275,8 @@ def _push(
     repository: Annotated[str, typer.Argument(help="OWNER/NAME on the Hugging Face Hub; created if it is missing.")],
     branch: Annotated[str, typer.Option(help="Encoder of a run: teacher or student.")] = "teacher",
     epoch: options.Epoch = None,
-    private: Annotated[bool, typer.Option("--private", help="Create a repository that only its owner sees.")] = False,
-    message: Annotated[str, typer.Option(help="Message of the commit.")] = "Encoder trained by CARP",
+    private: Annotated[bool, typer.Option("--private", help="Create a private repository.")] = False,
+    message: Annotated[str, typer.Option(help="Commit message.")] = "Encoder trained by CARP",
 ) -> None:
     """Upload an encoder and its model card to the Hugging Face Hub."""
     options.check_model(model)

@@ -39,7 +39,7 @@ def _train(
         typer.Option(
             "--from",
             help="Weights to start from: a run folder, or FILE, METHOD:FILE, timm:NAME:FILE, hf:OWNER/NAME or a name "
-            "such as lite0 (docs/weights.md). The encoder follows from them.",
+            "such as lite0 (docs/weights.md). They determine the encoder.",
         ),
     ] = None,
     val: Annotated[
@@ -129,7 +129,7 @@ def _import(
     out: Annotated[Path, typer.Option(help="Folder for the new run.")],
     settings: Overrides = None,
 ) -> None:
-    """Write a run folder that continues the training of a checkpoint of CARP's authors."""
+    """Write a run folder that continues training from a checkpoint of CARP's authors."""
     overrides = parse(context, settings or [])
     check_model(file)
     from carp.commands.import_run import import_run
@@ -174,9 +174,10 @@ def _doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
-    """Examine this machine for a run before you start it: numerics, memory, speed, processes, file system.
+    """Check whether this machine is ready for a run: numerics, memory, speed, processes, file system.
 
-    Every line says pass, warn, fail or n/a (not available), with a remedy. The exit code is 1 if something failed.
+    Every line says pass, warn, fail or n/a (not available), and names a remedy where one is needed. The exit code is 1
+    if something failed.
     """
     overrides = parse(context, settings or [])
     check_data(data)

@@ -40,7 +40,7 @@ class Clustered:
         folder: Where the files are.
         places: Every image.
         clusters: Its cluster, counted from 0, the largest first.
-        certainty: How clearly that is the nearest: 1 at the centre of the cluster, 0 in the middle between two.
+        certainty: How clearly that is the nearest: 1 at the centre of the cluster, 0 halfway between two.
         names: What every cluster is called.
         sizes: The number of images in every cluster.
         method: How the clusters were found, and how many there are.
@@ -82,9 +82,9 @@ def cluster(
     """Assign every image to a cluster, and write a table and a page with the images of every cluster.
 
     Args:
-        data: Images of any kind (docs/data.md).
+        data: A folder of images or any other source (docs/data.md).
         model: A run folder, `RUN@25`, or weights: FILE or METHOD:FILE. None if `features` are stored already.
-        clusters: The number of clusters; `auto` chooses it from the images; `prototypes` takes those of the run.
+        clusters: The number of clusters; `auto` chooses it from the images; `prototypes` uses those of the run.
         out: Folder for clusters.csv, clusters.parquet, clusters.json, clusters.html, and the features unless
             `features` is given.
         folders: Also write a folder of links per cluster. No image is copied or moved.
@@ -110,7 +110,7 @@ def cluster(
     model = at_epoch(model, epoch)
     if wanted == PROTOTYPES:
         if model is None:
-            raise ConfigError("prototypes belong to a run, received --clusters prototypes alone. Give --model RUN.")
+            raise ConfigError("--clusters prototypes needs a run, but no model was given. Give --model RUN.")
         layer = PROJECTOR
     options = FeatureOptions(
         layer=layer,
@@ -180,7 +180,7 @@ def _found(
     k = count.chosen if count else int(wanted)
     if k >= len(vectors):
         raise DataError(
-            f"{k:,} clusters need more images than that, received {len(vectors):,}. Lower --clusters, or add images."
+            f"{k:,} clusters need more than {k:,} images, received {len(vectors):,}. Lower --clusters, or add images."
         )
     found = cluster_features(vectors, k, seed=seed)
     how = f" The number was chosen by {CRITERION}: {count.silhouette[k]:.2f}." if count else ""

@@ -23,7 +23,7 @@ def doctor(
     quiet: bool = True,
     **overrides: Any,
 ) -> Examination:
-    """Examine this machine for a planned run: about a minute on two idle cores.
+    """Check whether this machine is ready for a planned run; this takes about a minute on two idle cores.
 
     Args:
         data: The images of the planned run; without them, noise is used, and the time of the run is not predicted.

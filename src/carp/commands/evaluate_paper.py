@@ -108,8 +108,8 @@ def evaluate_paper(
         return EvaluatedPaper(evaluations, {}, (), described)
     if all(one.state == "absent" for one in evaluations):
         raise DataError(
-            f"there are no data for {', '.join(table.name for table in wanted)} in {root}. `carp datasets --root "
-            f"{shlex.quote(str(root))}` shows how to get them."
+            f"there is no data for {', '.join(table.name for table in wanted)} in {root}. `carp datasets --root "
+            f"{shlex.quote(str(root))}` shows how to get it."
         )
     display = Display(quiet=quiet or not distributed.is_first())
     for line in described:

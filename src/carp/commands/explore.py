@@ -1,4 +1,4 @@
-"""`carp explore`: look at images and what an encoder makes of them, in a browser."""
+"""`carp explore`: explore images in a browser, as an encoder sees them."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -36,12 +36,12 @@ def explore(
     changing them. The map is kept beside the features.
 
     Args:
-        features: Features that `carp embed` wrote, a run or `RUN@25`, or a .npy file with one vector per image; or
+        features: Features written by `carp embed`, a run or `RUN@25`, or a .npy file with one vector per image; or
             several of these, for the same images, to compare them.
-        data: Images of any kind (docs/data.md). Needed for a run and for a .npy file; for stored features if the images
-            have been moved.
+        data: A folder of images or any other source (docs/data.md). Needed for a run, for a .npy file, and for stored
+            features if the images have been moved.
         out: Folder for selections that you save as files or as folders of links. None offers them as downloads.
-        port: Port of the server. None is any free one.
+        port: Port of the server. None is any free port.
         open: Open the page in the default browser.
         model: The encoder that extracted stored features, if it has been moved; it embeds images that you drop.
         branch: Encoder of a run: `teacher` or `student`.

@@ -18,7 +18,7 @@ from carp.training.imported_run import write_imported_run
 
 
 def import_run(file: str | Path, data: Openable, *, out: str | Path, **overrides: Any) -> Run:
-    """Write a run folder that continues the training of a checkpoint of CARP's authors.
+    """Write a run folder that continues training from a checkpoint of CARP's authors.
 
     The folder has the weights of student and teacher with projector and prototypes, the momentum of LARS if the file
     has it, and the settings that the file records. `train` resumes it, and every function that takes a run reads it.

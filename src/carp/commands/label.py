@@ -1,4 +1,4 @@
-"""`carp label`: predict the labels of all images from those of a few."""
+"""`carp label`: predict the labels of all images from a few labelled ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,10 +82,10 @@ def label(
     device: str = "auto",
     quiet: bool = True,
 ) -> LabelledFiles:
-    """Predict the labels of all images from those of a few, with certainty, and write tables and a page.
+    """Predict the labels of all images from a few labelled ones, with certainties, and write tables and a page.
 
     Args:
-        data: Images of any kind (docs/data.md).
+        data: A folder of images or any other source (docs/data.md).
         labels: A few labelled images: a .csv file with a path and a label per line, or a folder with a sub-folder per
             class. They may be among the images of `data`, or others.
         model: A run folder, `RUN@25`, or weights: FILE or METHOD:FILE. None if `features` are stored already.

@@ -22,15 +22,15 @@ def push(
 ) -> str:
     """Export an encoder as `format="hf"` does and upload the folder to the Hugging Face Hub.
 
-    The upload needs a network and a token with write access: run `hf auth login`, or set HF_TOKEN.
+    The upload needs a network connection and a token with write access: run `hf auth login`, or set HF_TOKEN.
 
     Args:
         model: A run folder, `RUN@25`, or weights: FILE or METHOD:FILE (`carp weights`).
         repository: OWNER/NAME; it is created if it does not exist.
         branch: Encoder of a run: `teacher` or `student`.
         epoch: The epoch of the run, another way to write `RUN@EPOCH`. None is the newest checkpoint.
-        private: Create a repository that only its owner sees.
-        message: The message of the commit.
+        private: Create a private repository.
+        message: The commit message.
 
     Returns:
         The address of the repository.

@@ -57,12 +57,12 @@ def report_run(
 
     Args:
         run: A run folder, or `RUN@25` for the run at the end of epoch 25; or several of these, for one page.
-        data: Images of any kind, for everything that shows images; None leaves these sections out.
+        data: Images to show, from any source; None leaves out the sections that need them.
         out: A folder for the page and one PNG per figure, one .html file for the page alone, or one .png file for all
-            figures. None is the folder `report` of the (first) run. Several runs have a page and no figures.
+            figures. None is the folder `report` of the (first) run. Several runs share one page, without figures.
         epoch: Epochs whose use of the prototypes is compared; None is those that were kept, five at most.
         limit: Embed at most this many images, chosen at random. If the features of all images are stored with the run,
-            as `carp eval` leaves them, up to 20,000 of them are shown.
+            for example by `carp eval`, up to 20,000 of them are shown.
         images: The number of images that are drawn with their partitions, evenly spread over the data.
         root: Folder of torchvision's datasets.
         download: Let torchvision download missing datasets.
@@ -84,8 +84,8 @@ def report_run(
     single = suffix if (suffix := place.suffix.lower()) in {".png", ".html"} else ""
     if not alone and (single == ".png" or epoch is not None):
         raise ConfigError(
-            f"several runs have a page and no figures, received {'--epoch' if epoch is not None else out}. Give one "
-            "run, or --out FILE.html."
+            f"several runs are shown on one page, without figures, received {'--epoch' if epoch is not None else out}. "
+            "Give one run, or --out FILE.html."
         )
     (check_output_file if single else check_output_folder)(place)
     notes = [] if data is not None else ["no images were given (--data): everything that shows images is missing."]

@@ -55,7 +55,9 @@ def search(
     folder = index_in(Path(index)) if is_store(index) else Path(index)
     vectors, store = open_index(folder)
     if k is not None and not (isinstance(k, int | np.integer) and 1 <= k <= len(vectors)):
-        raise ConfigError(f"k must be from 1 to the {len(vectors):,} images of the index, received {received(k)}.")
+        raise ConfigError(
+            f"k must be from 1 to {len(vectors):,}, the number of images in the index, received {received(k)}."
+        )
     encoder = encoder_of(store, at_epoch(model, epoch), device=device)
     names, features = embed_queries(encoder, queries, store.origin.transform["precision"])
     similarities, rows = vectors.search(features, int(k or min(DEFAULT_K, len(vectors))))

@@ -7,7 +7,6 @@ from carp.config import GROUPS, Config, Sizes, form_of
 from carp.errors import ConfigError, nearest
 
 _KINDS = {
-    "array": "[number, ...]",
     "boolean": "true or false",
     "integer": "whole number",
     "null": "null",
@@ -49,8 +48,12 @@ def _kind(key: str, schema: dict[str, Any]) -> str:
         from carp.images.source import kinds_by_word  # imported here, because only this setting needs it
 
         return " or ".join(["auto", *sorted(kinds_by_word())])
+    if "const" in schema:
+        return str(schema["const"])
     if "enum" in schema:
         return " or ".join(schema["enum"])
+    if schema["type"] == "array" and "items" in schema:
+        return f"[{_kind(key, schema['items'])}, ...]"
     if "prefixItems" in schema:  # a tuple of numbers with the same bounds
         return f"{form_of(key)}, each {_bounds(schema['prefixItems'][0])}"
     return f"{_KINDS[schema['type']]} {_bounds(schema)}".rstrip()

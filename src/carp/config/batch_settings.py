@@ -36,7 +36,7 @@ class BatchSettings(ReadingSettings):
     def _no_micro_batch_of_one(self) -> Self:
         if self.micro_batch and self.batch_size % self.micro_batch == 1:
             raise ValueError(
-                f"micro_batch must not leave a last micro-batch of one image of batch_size ({self.batch_size}), "
-                f"because batch norm needs two, received {self.micro_batch}"
+                f"micro_batch must not leave a single image of batch_size ({self.batch_size}) for the last "
+                f"micro-batch, because batch norm needs two, received {self.micro_batch}"
             )
         return self

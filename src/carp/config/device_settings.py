@@ -19,8 +19,8 @@ class ProcessSettings(Settings):
         10.0,
         gt=0,
         le=MOST_MINUTES,
-        description="Minutes that a process waits for another one before the run is aborted: longer than the slowest "
-        "checkpoint, and short enough for a cluster that is paid by the hour.",
+        description="Minutes that a process waits for another one before the run is aborted. Allow for the slowest "
+        "checkpoint, but keep it short if you pay for the machines by the hour.",
     )
 
 
@@ -35,9 +35,9 @@ class DeviceSettings(Settings):
     )
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
         "fp32",
-        description="bf16 and fp16 are faster where the processor supports them; auto is half precision there, and "
-        "fp32 elsewhere. fp16 scales the loss, and skips steps whose gradient overflows. tf32 is fp32 with factors of "
-        "products (encoder and head) rounded to 10 bits of mantissa: only for Nvidia GPUs since Ampere.",
+        description="bf16 and fp16 are faster where the processor supports them; auto is half precision there and fp32 "
+        "elsewhere. fp16 scales the loss and skips steps whose gradient overflows. tf32 is fp32 with the factors of "
+        "products (encoder and head) rounded to 10 bits of mantissa; it needs an Nvidia GPU since Ampere.",
     )
     deterministic: bool = Field(
         False,
@@ -48,8 +48,8 @@ class DeviceSettings(Settings):
     compile: bool = Field(
         False,
         description="Compile encoders and projectors: a slow start, then possibly faster steps (1.03 times as fast for "
-        "ResNet-18 at 224 pixels on a CPU). What cannot be compiled is an error; networks with batch norm over several "
-        "processes are left out with a warning.",
+        "ResNet-18 at 224 pixels on a CPU). A network that cannot be compiled is an error; networks with batch norm "
+        "over several processes are left out with a warning.",
     )
 
     @property

@@ -35,7 +35,7 @@ class DataSettings(Settings):
         ge=0,
         le=1e6,
         allow_inf_nan=False,
-        description="Gigabytes of remote shards that are kept on the local disk, in all; 0 keeps none. "
+        description="Gigabytes of remote shards to keep on the local disk in total; 0 keeps none. "
         "Default: the environment variable CARP_CACHE_GB, or 50.",
     )
     shuffle_buffer: int = Field(
@@ -81,7 +81,7 @@ class ViewSettings(SizeSettings):
         "bicubic", description="How images are resized: bicubic or bilinear, both with antialiasing."
     )
     mean: Mean = Field(IMAGENET_MEAN, description="Mean of every colour, subtracted from pixels between 0 and 1.")
-    deviation: Deviation = Field(IMAGENET_STD, description="Standard deviation of every colour, which divides them.")
+    deviation: Deviation = Field(IMAGENET_STD, description="Standard deviation of every colour, to divide by.")
 
     @model_validator(mode="after")
     def _scales_are_ranges(self) -> Self:
@@ -100,7 +100,7 @@ class DecodingSettings(Settings):
         ge=0,
         le=1024,
         description=f"Processes that decode images on each machine, for global_size above {SMALL_IMAGE}; auto is one "
-        "per core. The processes of a run divide them.",
+        "per core. The processes of a run share them.",
     )
     max_image_pixels: int = Field(
         MAX_IMAGE_PIXELS,

@@ -36,8 +36,8 @@ class RunSettings(LengthSettings):
         0,
         ge=0,
         le=LARGEST_BATCH,
-        description="Images that a run with a start does not train on, to be compared with the start without labels; "
-        "auto: a tenth of the images, at most 500, or none if there are fewer than 300.",
+        description="Number of images that a run with a start does not train on, but uses to compare itself with the "
+        "start without labels; auto is a tenth of the images, at most 500, or none if there are fewer than 300.",
     )
     validate_epochs: int = Field(1, ge=1, le=MOST_EPOCHS, description="Epochs between two validations.")
     log_steps: int = Field(10, ge=1, le=MOST_STEPS, description="Steps between two lines of metrics.jsonl.")

@@ -53,7 +53,7 @@ def load(
             wrote as safetensors or for torchvision), `METHOD:FILE` (`carp weights` lists the methods), or another form
             of weights (docs/weights.md). None is `lite0`, if it is installed.
         branch: The branch of a run: `teacher` or `student`; as baselines, `untrained` (the encoder that the run started
-            from, be it random or given weights) and `raw pixels` (no encoder, images resized to at most 32 pixels). A
+            from, with random or given weights) and `raw pixels` (no encoder, images resized to at most 32 pixels). A
             run with a start gives the branch of its best checkpoint; `teacher@last` is that of its newest one. A file
             with a student and a teacher has both; other weights have no branches, and `load("swav", FILE)` is
             `load("swav:FILE")`.

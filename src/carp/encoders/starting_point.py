@@ -186,7 +186,7 @@ def _timm(name: str, weights: ForeignWeights) -> tuple[str, dict[str, Any]]:
     if weights.method.traits != Traits() or found.stem != 64:
         raise CheckpointError(
             f"{name} cannot be trained further: its {found} ({weights.method.title}) is not a network that timm "
-            "builds. Other commands read it, such as `carp embed`; start from other weights (`carp weights`)."
+            "builds. Start from other weights (`carp weights`); commands such as `carp embed` can still read it."
         )
     return timm_resnet(found)
 

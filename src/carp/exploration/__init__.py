@@ -1,1 +1,1 @@
-"""What features and prototypes say about images: a map, clusters, prototypes with their images, labels from a few."""
+"""What features and prototypes show: a map, clusters, prototypes with their images, labels from a few examples."""

@@ -40,7 +40,7 @@ def known_labels(labelled: Source, source: Source, store: Store) -> KnownLabels:
     """
     classes = single_labels(labelled, "carp label")
     if len(labelled.classes) < 2:
-        raise DataError(f"{labelled.name} has one class only: give labels of at least two classes.")
+        raise DataError(f"{labelled.name} has only one class: give labels of at least two classes.")
     row_of_image = {int(image): row for row, image in enumerate(store.image_of_row())}
     by_path = {_path(place): row for row, place in enumerate(store.places())}
     by_name = {source.short_name(image): row for image, row in row_of_image.items()}

@@ -60,7 +60,7 @@ def lay_out(features: Features, *, seed: int = 0, progress: Progress = lambda _d
     others = np.sort(order[LANDMARKS:])
     _, near = nearest(components[chosen], components[others], _NEAREST_LANDMARKS)
     points[others] = np.median(placed[near], axis=1)
-    return Layout(_scaled(points), f"t-SNE of {LANDMARKS:,} images; the others are at their nearest")
+    return Layout(_scaled(points), f"t-SNE of {LANDMARKS:,} images; the others are placed between the nearest of them")
 
 
 def lay_out_quickly(features: Features) -> Layout:

@@ -121,22 +121,17 @@ def feature_batches(
 
     try:
         batches = _batches(source, size, batch_size, resize, interpolation)
-        # On a CPU, decoding ahead would slow the encoder down by more than it saves
+        none = np.empty((0, 0), dtype=np.float32)
         with TunedThreads(device) as threads:
-            yield from _encoded(features, batches if device.type == "cpu" else one_ahead(batches), threads)
+            # On a CPU, decoding ahead would slow the encoder down by more than it saves
+            for batch in batches if device.type == "cpu" else one_ahead(batches):
+                found = none
+                if batch.indices:
+                    with threads.unit():
+                        found = features(batch.images)
+                yield FeatureBatch(found, batch.indices, batch.unreadable)
     finally:
         encoder.train(was_training)
-
-
-def _encoded(
-    features: Callable[[Tensor], Features], batches: Iterable["_Batch"], threads: TunedThreads
-) -> Iterator[FeatureBatch]:
-    found = np.empty((0, 0), dtype=np.float32)
-    for batch in batches:
-        if batch.indices:
-            with threads.unit():
-                found = features(batch.images)
-        yield FeatureBatch(found if batch.indices else found[:0, :0], batch.indices, batch.unreadable)
 
 
 def _collect(

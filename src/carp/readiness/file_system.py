@@ -17,7 +17,7 @@ from carp.training.planning.estimate import estimate
 
 _WRITTEN = 2**25  # bytes, to measure the speed
 _LONG = 60.0  # seconds for a checkpoint, during which all processes wait
-_TEMPORARY = {"tmpfs": "memory", "ramfs": "memory", "overlay": "the container"}
+_TEMPORARY = {"tmpfs": "at a restart", "ramfs": "at a restart", "overlay": "with the container"}
 _TRY_LOCK = """
 import sys
 from pathlib import Path
@@ -52,7 +52,7 @@ def _kind(folder: Path) -> Finding:
     return judged(
         "file system",
         where is None,
-        kind if where is None else f"{kind}, whose files end with {where}",
+        kind if where is None else f"{kind}, whose files are lost {where}",
         "put --out on a disk or a shared volume",
         otherwise="warn",
     )

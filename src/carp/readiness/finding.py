@@ -46,7 +46,7 @@ class Check:
             found.append(Finding(self.name, "fail", "the check stopped", str(error)))
         except Exception as error:  # the libraries and drivers under test may raise anything
             reason = " ".join(str(error).split())[:300]
-            remedy = "if the versions above belong together, report this as a bug of CARP"
+            remedy = "if the versions above are compatible, report this as a bug in CARP"
             found.append(Finding(self.name, "fail", f"the check stopped: {type(error).__name__}, {reason}", remedy))
         return found
 

@@ -34,7 +34,7 @@ def check_waits(subject: Subject) -> Iterator[Finding]:
         "host waits",
         count <= _MOST,
         f"{count} per step (at most {_MOST}), {how}",
-        "the step is slower than it should be on a GPU: report this encoder as a bug of CARP",
+        "the step is slower than it should be on a GPU: report this encoder as a bug in CARP",
         otherwise="warn",
         values={"waits": count},
     )

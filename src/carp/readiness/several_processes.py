@@ -44,7 +44,7 @@ def check_processes(subject: Subject) -> Iterator[Finding]:
         far < _LOSS_TOLERANCE,
         f"losses and gradients of {world} processes differ from those of one by {far:.1e} (allowed: "
         f"{_LOSS_TOLERANCE:.0e})",
-        "the processes compute something else than one: check that all devices and their drivers are the same",
+        "several processes do not compute what one does: check that all devices and their drivers are the same",
         values={"relative_difference": far},
     )
     uneven = max(report["uneven"] for report in reports)
@@ -52,7 +52,7 @@ def check_processes(subject: Subject) -> Iterator[Finding]:
         "processes, uneven",
         uneven < _HEAD_TOLERANCE,
         f"shares of different sizes, down to one image, differ from the whole batch by {uneven:.1e}",
-        "use a batch_size that the number of processes divides, and report this as a bug of CARP",
+        "use a batch_size that the number of processes divides, and report this as a bug in CARP",
         values={"relative_difference": uneven},
     )
     yield _bandwidth(subject, [max(report["seconds"][i] for report in reports) for i in range(len(SIZES))])

@@ -147,7 +147,7 @@ def _cores(subject: Subject) -> Iterator[Finding]:
         yield judged(
             "workers",
             workers <= cores,
-            f"{counted(workers, 'worker')} in all for {subject.processes} processes, on {counted(cores, 'core')}",
+            f"{counted(workers, 'worker')} in total for {subject.processes} processes, on {counted(cores, 'core')}",
             f"set workers={cores}, or workers=auto",
             otherwise="warn",
         )

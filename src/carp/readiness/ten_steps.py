@@ -127,7 +127,7 @@ def _resume(subject: Subject, config: Config, loader: Loader) -> Finding:
     return judged(
         "resume",
         same or (not exact and far < 1e-2),
-        f"resumed at step {_SAVED_AT}: {'the same bits as' if same else f'{far:.1e} away from'} the run without a stop",
+        f"resumed at step {_SAVED_AT}: {'the same bits as' if same else f'{far:.1e} away from'} an uninterrupted run",
         "rerun the doctor on an idle machine; if this remains, do not rely on resuming here",
         values={"relative_difference": far},
     )

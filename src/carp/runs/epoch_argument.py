@@ -33,7 +33,7 @@ def at_epoch(model: str | Path | None, epoch: int | None) -> str | Path | None:
     if epoch is None:
         return model
     if model is None:
-        raise ConfigError(f"--epoch needs a run, received epoch {received(epoch)} alone. Give a run folder.")
+        raise ConfigError(f"--epoch {received(epoch)} needs a run, but no model was given. Give a run folder.")
     if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
         raise ConfigError(f"epoch must be a whole number of at least 0, received {received(epoch)}.")
     folder, given = split_epoch(model)

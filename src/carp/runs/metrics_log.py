@@ -63,7 +63,7 @@ class RunLog:
         self.checksum = zlib.crc32(kept)
         if len(kept) == length and checksum is not None and self.checksum != checksum:
             warn(
-                f"{self.path} was changed since the checkpoint: its lines up to then may be wrong, also in plots.png. "
+                f"{self.path} has changed since the checkpoint: its lines up to there, and plots.png, may be wrong. "
                 "The weights are not affected."
             )
         self.path.touch()

@@ -281,7 +281,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 def _announce(folder: Path, holder: str) -> None:
     warnings.warn(
-        f"{folder} is locked by {holder}. Waiting up to {NFS_LEASE:.0f} s: the lock of a lost machine ends then.",
+        f"{folder} is locked by {holder}. Waiting up to {NFS_LEASE:.0f} s: the lock of a lost machine expires then.",
         CarpWarning,
         stacklevel=2,
     )

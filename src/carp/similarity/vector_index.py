@@ -49,7 +49,7 @@ class VectorIndex:
                 "the same encoder for both."
             )
         if not 1 <= k <= len(self):
-            raise ConfigError(f"k must be from 1 to the {len(self):,} vectors of the index, received {k}.")
+            raise ConfigError(f"k must be from 1 to {len(self):,}, the number of vectors in the index, received {k}.")
         similarities, rows = self.faiss_index.search(unit_length(queries, "the queries"), k)
         return similarities, rows
 

@@ -61,7 +61,9 @@ class TrainingDisplay(Display):
         for name, value in (("start", found.start), (f"best: {best}", found.best), ("last", found.now)):
             table.add_row(name, f"{value:.1%}", "" if name == "start" else f"{100 * (value - found.start):+.1f}")
         self.console.print(table)
-        self.say(f"carp.load, embed, eval and export use the best one ({best}); --branch teacher@last is the last one.")
+        self.say(
+            f"carp.load, embed, eval and export use the best one ({best}); --branch teacher@last is the newest one."
+        )
 
     @contextmanager
     def training(self, first_step: int, last_step: int) -> Iterator[TrainingProgress]:

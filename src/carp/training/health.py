@@ -175,7 +175,7 @@ def _collapsed(now: Health, progress: Progress) -> Diagnosis | None:
         )
         remedy = "Raise entropy_weight, lower block_size, or raise batch_size."
     elif now.spread < 0.1:
-        cause = f"the embeddings of all images point the same way (spread {now.spread:.2f} of 1)."
+        cause = f"the embeddings of all images point in the same direction (spread {now.spread:.2f} of 1)."
         remedy = "Check that the images differ, raise entropy_weight, or lower lr."
     elif now.effective_rank < 2 <= 0.03 * now.full_rank:
         cause = (

@@ -117,28 +117,25 @@ class Training:
 
     def run(self, validate: Validate | None = None) -> None:
         """Train to the end; raise if a signal, a collapse or a number that is not finite ends the run early."""
-        with compilation_explained(self.config.compile):
-            self._run(validate)
-
-    def _run(self, validate: Validate | None) -> None:
         last_step = self.schedules.num_steps
-        if validate and not self.course.baselines:
-            self._measure_baselines(validate)
-        if self.step == 0 and self._milestone(0) is not None and (write := self.save()) is not None:
-            write()
-        self.model.train()
-        with self.display.training(self.step, last_step) as progress, self.threads:
-            ResumableLoop(
-                first_step=self.step,
-                last_step=last_step,
-                batches=lambda first, last: uploaded(self.loader.batches(first, last), self.device),
-                step=lambda _, batch: self._take_step(batch, progress, validate),
-                save=lambda _: self.save(),
-                save_seconds=60 * self.config.checkpoint_minutes,
-                save_steps=self.config.checkpoint_steps,
-                must_save=lambda step: self._milestone(step) is not None or self._is_best(step),
-                mark=lambda: self.stepper.mark,
-            ).run()
+        with compilation_explained(self.config.compile):
+            if validate and not self.course.baselines:
+                self._measure_baselines(validate)
+            if self.step == 0 and self._milestone(0) is not None and (write := self.save()) is not None:
+                write()
+            self.model.train()
+            with self.display.training(self.step, last_step) as progress, self.threads:
+                ResumableLoop(
+                    first_step=self.step,
+                    last_step=last_step,
+                    batches=lambda first, last: uploaded(self.loader.batches(first, last), self.device),
+                    step=lambda _, batch: self._take_step(batch, progress, validate),
+                    save=lambda _: self.save(),
+                    save_seconds=60 * self.config.checkpoint_minutes,
+                    save_steps=self.config.checkpoint_steps,
+                    must_save=lambda step: self._milestone(step) is not None or self._is_best(step),
+                    mark=lambda: self.stepper.mark,
+                ).run()
         if self.diagnosis is not None:
             self.display.health(last_step, self.diagnosis)
         if (found := self.course.comparison()) is not None:

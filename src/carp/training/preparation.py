@@ -31,7 +31,8 @@ def open_for_training(
     others wait; these then use its index, if they see the same folder. A run in `folder` that has a checkpoint keeps
     the settings that depend on the machine it began on.
     """
-    values = settings_with_start(recipe, overrides, config_of(folder), folder)  # before a large folder is listed
+    begun = config_of(folder)
+    values = settings_with_start(recipe, overrides, begun, folder)  # before a large folder is listed
     where = resolve_part(DataSettings, values)
     index = None if folder is None else folder / INDEX
 
@@ -58,11 +59,9 @@ def open_for_training(
     if config.precision == "bf16" and best_precision(device) == "fp32" and device.type == "cpu":
         display.warn("this processor only emulates bf16, which is much slower than fp32. Use precision=auto or fp32.")
     if config.prototypes == "sharded" and config.prototype_shards is None:
-        begun = config_of(folder)
         shards = distributed.world_size() if begun is None else begun.prototype_shards
         config = resolve({**config.model_dump(), "prototype_shards": shards}, num_images=0)  # so that it is checked
-    config = settled(config, values, device, config_of(folder))
-    return config, source, device
+    return settled(config, values, device, begun), source, device
 
 
 def settled(config: Config, values: Mapping[str, Any], device: torch.device, begun: Config | None = None) -> Config:

@@ -1,6 +1,6 @@
-"""Work that takes seconds or minutes, beside the answers of the server: one thread per lane, and results that are kept.
+"""Work that takes seconds or minutes, while the server keeps answering: one thread per lane; results are kept.
 
-A request asks for a result by its key. The first one starts the work; until it is done, all are told how far it is.
+A request asks for a result by its key. The first one starts the work; until it is done, all requests get its progress.
 """
 
 import os

@@ -45,7 +45,7 @@ def open_spaces(given: Sequence[str | Path], how: Opening) -> tuple[ImageCollect
         how: The images and the rest.
     """
     if not 1 <= len(given) <= MOST_SPACES:
-        raise ConfigError(f"give features or a run, and at most {MOST_SPACES - 1} more, received {len(given)}.")
+        raise ConfigError(f"give 1 to {MOST_SPACES} folders of features or runs, received {len(given)}.")
     for each in given:
         _check_kind(each)
     source = None
@@ -89,7 +89,9 @@ def _open(given: str | Path, source: Source | None, how: Opening) -> tuple[Image
         _check_images(store, source)
         return ImageCollection(store, source), _space(path.name or str(path), store, encoder, how)
     if source is None:
-        raise ConfigError(f"a run is explored on images, received {given} alone. Give them with --data.")
+        raise ConfigError(
+            f"{given} is a run, which needs images to explore, but none were given. Give them with --data."
+        )
     model = str(path)
     loaded = load_encoder(model, how.branch, how.options)
     work = Workspace(model, how.branch, loaded, how.options, split_epoch(path)[0], how.display)

@@ -68,7 +68,7 @@ class Space:
 
     @property
     def search(self) -> QuickSearch:
-        """Finds neighbours; made once, by whoever needs it first."""
+        """Finds neighbours; made once, when it is first needed."""
         with self._searching:
             return self._search
 

@@ -34,7 +34,7 @@ def write_verified(exportable: ExportableEncoder, format: Format, path: Path) ->
             difference = _difference(exportable, _reloaded(exportable, format, unfinished))
             if difference > TOLERANCE:
                 raise CheckpointError(
-                    f"the {format.name} export was removed: read back, its features differ by {difference:.1e} of the "
+                    f"the {format.name} export was removed: its features, read back, differ by {difference:.1e} of the "
                     f"largest feature; the limit is {TOLERANCE:.0e}. {_other(format)}"
                 )
     except OSError as error:

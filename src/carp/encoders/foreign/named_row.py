@@ -48,7 +48,7 @@ def row_of_folder(folder: Path) -> tuple[Method, Path]:
         config = json.loads(read_regular(folder / _CONFIG, _LARGEST_CONFIG))
         name, options, images = config["architecture"], config.get("model_args") or {}, config.get("pretrained_cfg", {})
         if not isinstance(name, str) or not isinstance(options, dict) or not isinstance(images, dict):
-            raise TypeError("architecture, model_args or pretrained_cfg has another type")
+            raise TypeError("architecture, model_args or pretrained_cfg has the wrong type")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(
             f"{folder / _CONFIG} does not describe a network of timm ({type(error).__name__}: {error}). Give a folder "

@@ -36,7 +36,7 @@ def chunk_size(images: int, bytes_per_image: int, workers: int) -> int:
         fewer = room // (bytes_per_image * PREFETCH)
         needed = in_bytes(math.ceil(bytes_per_image * workers * PREFETCH / _USABLE))
         raise ConfigError(
-            f"workers={workers} need at least {needed} of shared memory, but only {in_bytes(free or room)} is free in "
+            f"workers={workers} needs at least {needed} of shared memory, but only {in_bytes(free or room)} is free in "
             f"{_SHARED_MEMORY} for this process. Give the container more (docker run --shm-size=1g), or set "
             f"workers={fewer}."
         )

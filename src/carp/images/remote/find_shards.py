@@ -66,7 +66,9 @@ def _matching(pattern: str) -> list[RemoteFile]:
 def _in_folder(address: str, suffix: str) -> list[RemoteFile]:
     listing = {path: info for path, info in _listing(address).items() if path.lower().endswith(suffix)}
     if not listing:
-        raise DataError(f"there are no {suffix} files in {public(address)}: give the address of a folder with some.")
+        raise DataError(
+            f"there are no {suffix} files in {public(address)}: give the address of a folder that contains some."
+        )
     if _HUB_DATASET.fullmatch(address):
         listing = _training_files(address, listing)
     return [_from_listing(address, listing[path]) for path in sorted(listing)]

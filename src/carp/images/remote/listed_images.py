@@ -32,13 +32,13 @@ def check_listed(path: str, place: str, *, remote: bool) -> None:
         return
     if is_address(path):
         raise DataError(
-            f"{place}: '{public(path)}' is not an address that a list may have. Use https://, s3://, gs://, hf:// or az://."
+            f"{place}: '{public(path)}' is not an address that a list may contain. Use https://, s3://, gs://, hf:// or az://."
         )
     if not remote:
         return
     if _SCHEME.match(path) or "::" in path or path.startswith(("/", "\\", "~")):
         raise DataError(
-            f"{place}: '{public(path)}' is not on a server, and a remote list may not name files of this machine. Use "
+            f"{place}: '{public(path)}' is not on a server, and a remote list may not name files on this machine. Use "
             "addresses (https://, s3://, gs://) or paths relative to the list; or download the list if you trust it."
         )
 

@@ -99,7 +99,7 @@ def refused(place: object, error: OSError) -> StorageError:
 def read_ranges(file: RemoteFile, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
     """Return ranges of the bytes of a file, requested at the same time."""
     if list(sizes) != [file.size] and not has_ranges(file.address):
-        raise StorageError(f"cannot read {file}: it is not in the cache, and its server does not answer range "
+        raise StorageError(f"cannot read {file}: it is not in the cache, and its server does not support range "
                            "requests. Raise cache_gb so that it fits.")  # fmt: skip
 
     def read(files: Any, path: str) -> list[bytes]:
@@ -126,7 +126,7 @@ def has_ranges(address: str) -> bool:
 
 
 def stream(file: RemoteFile, descriptor: int) -> None:
-    """Write all bytes of a file to a descriptor, from a server that does not answer range requests."""
+    """Write all bytes of a file to a descriptor, from a server that does not support range requests."""
 
     def copy(files: Any, path: str) -> None:
         with open(descriptor, "wb", closefd=False) as out:

@@ -63,7 +63,7 @@ class DescriptorReader(Reader):
 
 
 class _RangeReader(Reader):
-    """A file on a server; `ahead` bytes are requested at once, for whoever reads a little at a time."""
+    """A file on a server; `ahead` bytes are requested at once, for callers that read a little at a time."""
 
     def __init__(self, file: RemoteFile, ahead: int) -> None:
         self._file, self._ahead = file, ahead

@@ -1,11 +1,11 @@
-"""Whole shards on the local disk: at most `cache_gb` in all, shared by every process of the machine.
+"""Whole shards on the local disk: at most `cache_gb` in total, shared by all processes on the machine.
 
 A shard is downloaded once, under a temporary name, and then never changes: its name is a hash of its address, size and
-version. The time of the last use is the modification time of the file. Where there is no room, the shards that were
-not used for longest are removed, but none that was used within the last minute; if that does not help, the caller reads
-ranges of the shard instead. So a cache that is too small makes a run slower, but never downloads a shard per image.
+version. The time of the last use is the modification time of the file. If there is no room, the least recently used
+shards are removed, but none that was used within the last minute; if that does not help, the caller reads ranges of the
+shard instead. So a cache that is too small makes a run slower, but never downloads a shard per image.
 
-An open shard can be removed: whoever has it open reads on.
+An open shard can be removed: a process that has it open reads on.
 """
 
 import os

@@ -34,7 +34,7 @@ class ListSource(IndexedSource):
     """The image files that a list names, in its order; relative paths start at the folder of the list.
 
     The files are not looked up when the list is opened: a missing one is an image that cannot be read. A list on a
-    server may name files on servers only, because whoever wrote it is not the user of this machine.
+    server may name files on servers only, because its author is not the user of this machine.
     """
 
     kind = "list"

@@ -36,7 +36,7 @@ def files_of(pattern: str, suffix: str) -> list[Path]:
     if path.is_dir():
         found = sorted(p for p in path.iterdir() if p.suffix.lower() == suffix and not p.name.startswith("."))
         if not found:
-            raise DataError(f"there are no {suffix} files in the folder {pattern}: give a folder with some.")
+            raise DataError(f"there are no {suffix} files in the folder {pattern}: give a folder that contains some.")
         return found
     if path.is_file():
         return [path]

@@ -1,6 +1,6 @@
 """Pages as HTML that needs no other file: Jinja templates, one style sheet, and our own scripts.
 
-Text is escaped where a template writes it, whoever made it, and characters that cannot be seen are shown as escapes. A
+Templates escape all text, whatever its source, and invisible characters are shown as escapes. A
 page forbids everything that is not part of it (Content-Security-Policy): no request leaves it, and only the scripts
 that CARP wrote into it run, each named by its hash.
 """

@@ -86,7 +86,7 @@ def _certainty(runs: Sequence[RunRecords]) -> Chart | None:
     if not lines:
         return None
     outcomes = max(2, runs[0].config.block_size)
-    about = "Mean of the largest assignment in a block. No temperature sharpens assignments; the loss alone does."
+    about = "Mean of the largest assignment in a block. The loss alone sharpens assignments; there is no temperature."
     levels = [(f"uniform, 1/{outcomes:,}", 1 / outcomes, "faint")]
     return Chart("certainty", "Certainty of assignments", "epoch", "probability", lines, levels, about)
 

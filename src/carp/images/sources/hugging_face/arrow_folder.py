@@ -107,14 +107,17 @@ def _files(folder: Path) -> list[Path]:
     """Return the Arrow files that `state.json` names, which must be in the folder."""
     if (folder / _SPLITS).is_file() and not (folder / _STATE).is_file():
         splits = sorted(path.parent.name for path in folder.glob(f"*/{_STATE}"))
-        given = f"give one of them, e.g. {folder / splits[0]}" if splits else "write it again"
-        raise DataError(f"{folder} has the splits {', '.join(splits) or 'of a dataset, but none is here'}: {given}.")
+        if not splits:
+            raise DataError(f"{folder} belongs to a dataset with splits, but contains none of them: write it again.")
+        raise DataError(f"{folder} has the splits {', '.join(splits)}: give one of them, e.g. {folder / splits[0]}.")
     try:
         listed = json.loads(retrying(partial(read_text, folder / _STATE), folder / _STATE))["_data_files"]
         names = [str(entry["filename"]) for entry in listed]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or "it does not list the data files"
-        raise DataError(f"cannot read {folder / _STATE}: {reason}. Give a folder of Dataset.save_to_disk.") from error
+        raise DataError(
+            f"cannot read {folder / _STATE}: {reason}. Give a folder written by Dataset.save_to_disk."
+        ) from error
     if outside := [name for name in names if Path(name).name != name]:
         raise DataError(f"{folder / _STATE} names {outside[0]}, which is not in the folder: write the dataset again.")
     if not names:

@@ -72,7 +72,7 @@ Carp.Explorer = class {
 
   async mapState(number) {
     const state = await Carp.ask(`map/${number}`), method = document.querySelector(`[data-space="${number}"] [data-part=method]`);
-    method.textContent = `Map: ${state.method}.` + (state.working ? ` ${Carp.progress("A t-SNE is being laid out", ...state.working)}` : "");
+    method.textContent = `Map: ${state.method}.` + (state.working ? ` ${Carp.progress("t-SNE is running", ...state.working)}` : "");
     return state;
   }
 
@@ -189,7 +189,7 @@ Carp.Explorer = class {
       this.addScheme({ key: "certainty", name: "certainty of the cluster", values: new Float32Array(certainty) });
       this.clusters = { k, space };
       pane.replaceChildren(
-        Carp.element("p", { class: "faint" }, `${Carp.number(found.cards.length)} clusters by spherical k-means, the largest first. Mean certainty ${found.certainty.toFixed(2)}: 1 at a centre, 0 in the middle between two.`),
+        Carp.element("p", { class: "faint" }, `${Carp.number(found.cards.length)} clusters by spherical k-means, the largest first. Mean certainty ${found.certainty.toFixed(2)}: 1 at a centre, 0 halfway between two.`),
         ...found.cards.map((card) => this.clusterCard(card, path)));
     });
   }
@@ -240,10 +240,10 @@ Carp.Explorer = class {
       this.addScheme({ key: "prototype-certainty", name: "certainty of the prototype", values: new Float32Array(certainty) });
       const list = (title, about, ...cards) => [Carp.element("h3", { class: "over" }, title), Carp.element("p", { class: "faint" }, about), ...cards];
       pane.replaceChildren(
-        Carp.element("p", { class: "faint" }, `${Carp.number(found.count)} prototypes beside ${Carp.number(found.compared)} images; ${Carp.number(found.unused)} are preferred by none. A use of 1 is even.`),
+        Carp.element("p", { class: "faint" }, `${Carp.number(found.count)} prototypes compared with ${Carp.number(found.compared)} images; ${Carp.number(found.unused)} are not preferred by any image. A use of 1 means even use.`),
         ...list("The most used", "With their nearest images.", ...found.most.map((card) => this.prototypeCard(card, path))),
-        ...list("The least used", "They may wait for images that are rare.", ...found.least.map((card) => this.prototypeCard(card, path))),
-        ...list("Closest pairs", "Prototypes that point nearly the same way divide one kind of image between them.",
+        ...list("The least used", "They may stand for rare images.", ...found.least.map((card) => this.prototypeCard(card, path))),
+        ...list("Closest pairs", "Prototypes that point in nearly the same direction share one kind of image.",
           ...found.twins.map((pair) => Carp.element("div", { class: "twins" }, Carp.element("small", {}, `cosine ${pair.cosine.toFixed(3)}`), ...pair.cards.map((card) => this.prototypeCard(card, path))))),
         ...list("Outliers", "The images that are furthest from every prototype.", Carp.row(found.outliers, this.choose)));
     });
