@@ -82,7 +82,7 @@ def check_without_extras(place: Environment) -> None:
     if "teacher" not in found:
         raise CheckError(f"carp eval knn printed no row of the teacher:\n{found}")
     place.run("carp", "embed", "run", "--data", "embedded:shapes-test", "--out", "features")
-    said = place.run("carp", "index", "features", code=1).strip().splitlines()
+    said = place.run("carp", "index", "features", code=2).strip().splitlines()
     if len(said) != 1 or "pip install 'carp-ssl[eval]'" not in said[0]:
         raise CheckError(f"carp index did not name its extra in one line: {said}")
 
