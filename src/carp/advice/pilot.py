@@ -1,0 +1,208 @@
+"""A pilot: a few minutes of training in a temporary folder, measured like the encoders without training.
+
+A pilot trains on images that the measurements do not use. Where the time does not suffice for all images, it trains on
+a random part of them for at least a few epochs, with smaller views if need be.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from carp.advice.probes import Candidate, Probe, ProbeImages, load_model, probe, renamed
+from carp.advice.resampling import Interval, difference
+from carp.advice.training_plan import open_plan, recipe_for
+from carp.config.recipe import parse_overrides
+from carp.console.quantities import counted, duration
+from carp.errors import CarpError, Interrupted
+from carp.images.source import Source
+from carp.images.sources.subset import Subset, at_random
+from carp.runs.run_folder import Run
+from carp.training.planning.best_choice import SIZES, with_size
+from carp.training.planning.time_budget import FOR_STEPS
+from carp.training.planning.timing import time_steps
+
+_EPOCHS = 5  # at least, so that every image is seen more than once
+_ENOUGH_IMAGES = 1000  # a pilot on fewer prefers smaller views
+_FEWEST_IMAGES = 64
+_SECONDS = 4.0  # to time one size
+_OVERHEAD = 20.0  # seconds, in which training measures its own steps
+SCRATCH = "from scratch"
+
+Train = Callable[..., Run]
+
+
+@dataclass(frozen=True)
+class PilotPlan:
+    """What fits into the time."""
+
+    start: str | None
+    recipe: str | None
+    settings: dict[str, Any]
+    size: int
+    images: int
+
+    @property
+    def enough(self) -> bool:
+        """Whether the pilot sees enough images to speak for a run."""
+        return self.images >= _ENOUGH_IMAGES
+
+
+@dataclass(frozen=True)
+class PilotRun:
+    """A finished pilot."""
+
+    name: str
+    start: str | None
+    images: int
+    epochs: int
+    seconds: float
+    probe: Probe
+    views_change: Interval | None
+    """Against the start as it is, on the same images; None from scratch, if there is no model."""
+    knn_change: Interval | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all values as plain types, for JSON."""
+        changes = {"views_change": self.views_change, "knn_change": self.knn_change}
+        return {
+            **{key: getattr(self, key) for key in ("name", "start", "images", "epochs", "seconds")},
+            **self.probe.as_dict(),
+            **{key: None if change is None else asdict(change) for key, change in changes.items()},
+        }
+
+    def text(self) -> str:
+        """Describe the pilot."""
+        seen = f"{counted(self.epochs, 'epoch')} on {counted(self.images, 'image')} at {self.probe.size} pixels"
+        return f"{self.name}: {seen}, {duration(self.seconds)}"
+
+
+@dataclass(frozen=True)
+class Pilots:
+    """All pilots, and why others were not run."""
+
+    runs: list[PilotRun]
+    notes: list[str]
+
+
+def run_pilots(
+    train: Train,
+    source: Source,
+    images: ProbeImages,
+    best: Probe | None,
+    *,
+    minutes: float,
+    side: int,
+    device: str,
+    folder: Path,
+) -> Pilots:
+    """Train from the best model and, if the time allows, from scratch; measure what became of it.
+
+    Args:
+        train: The function behind `carp train`.
+        source: All images.
+        images: Those that encoders are measured on.
+        best: The model to start from, as it was measured; None if there is no model.
+        minutes: The time for all pilots.
+        side: The shorter side of a typical image.
+        device: Where to train.
+        folder: An empty folder for the runs.
+    """
+    rest = without(source, images)
+    if len(rest) < _FEWEST_IMAGES:
+        few = f"{counted(len(rest), 'image')} besides those that are measured"
+        return Pilots([], [f"not run: there are only {few}; a pilot needs at least {_FEWEST_IMAGES}."])
+    starts: list[str | None] = [None] if best is None else [best.name, None]
+    found, notes = list[PilotRun](), list[str]()
+    for number, start in enumerate(starts):
+        name = SCRATCH if start is None else f"{start}, adapted"
+        try:
+            share = minutes / len(starts)
+            plan = plan_pilot(rest, start, best, share, side, device)
+            if len(starts) > 1 and number == 0 and not plan.enough and plan.images < len(rest):
+                starts.pop()  # too little time for two: the loop ends after this one
+                notes.append(f"{SCRATCH}: not run, as {minutes:g} minutes are too few for two pilots on this machine.")
+                share = minutes
+                plan = plan_pilot(rest, start, best, share, side, device)
+            if plan.images < _FEWEST_IMAGES:
+                notes.append(
+                    f"{name}: not run, as {share:g} minutes suffice for {counted(plan.images, 'image')} only; give "
+                    f"--pilot {minutes * _FEWEST_IMAGES / max(plan.images, 1):.0f} or more."
+                )
+                continue
+            found.append(_run(train, rest, plan, images, best, name, share, device, folder / f"pilot-{number}"))
+        except Interrupted:
+            raise
+        except CarpError as error:  # a run that collapsed, or has no memory: the advice says so
+            notes.append(f"{name}: failed: {error}")
+    return Pilots(found, notes)
+
+
+def without(source: Source, images: ProbeImages) -> Subset:
+    """Return the images of a source that no measurement uses."""
+    return Subset(source, np.setdiff1d(np.arange(len(source)), images.used))
+
+
+def plan_pilot(
+    source: Source, start: str | None, best: Probe | None, minutes: float, side: int, device: str
+) -> PilotPlan:
+    """Choose the largest views at which enough images are seen for a few epochs; otherwise the smallest."""
+    size = None if best is None or start is None else best.size
+    config, images, where = open_plan(source, start=start, side=side, size=size, device=device)
+    for views in (config.global_size, *(smaller for smaller in SIZES if smaller < config.global_size)):
+        smaller, changed = with_size(config, views)
+        timing = time_steps(smaller, images, where, seconds=_SECONDS)
+        seconds = max(0.0, 60 * minutes * FOR_STEPS - _OVERHEAD)
+        affordable = int(seconds / _EPOCHS / (timing.slowest / smaller.batch_size))
+        if affordable >= min(len(source), _ENOUGH_IMAGES):
+            break
+    recipe, settings = recipe_for(side, start)
+    settings |= {"global_size": views, **parse_overrides(list(changed))}
+    return PilotPlan(start, recipe, settings, views, min(affordable, len(source)))
+
+
+def _run(
+    train: Train,
+    source: Subset,
+    plan: PilotPlan,
+    images: ProbeImages,
+    best: Probe | None,
+    name: str,
+    minutes: float,
+    device: str,
+    folder: Path,
+) -> PilotRun:
+    begin = time.monotonic()
+    run = train(
+        at_random(source, plan.images, seed=3),
+        folder,
+        plan.recipe,
+        start=plan.start,
+        minutes=minutes,
+        quiet=True,
+        **{**plan.settings, "device": device, "held_out": 0, "report": False},
+    )
+    seconds = time.monotonic() - begin
+    trained = load_model(run.folder, None, device)
+    measured = _measured(renamed(trained, name), images)
+    knn_change = None
+    if best is not None and best.right_M is not None and measured.right_M is not None:
+        knn_change = difference(measured.right_M, best.right_M)
+    return PilotRun(
+        name,
+        plan.start,
+        plan.images,
+        run.config.epochs,
+        seconds,
+        measured,
+        None if best is None else difference(measured.hits_M, best.hits_M),
+        knn_change,
+    )
+
+
+def _measured(candidate: Candidate, images: ProbeImages) -> Probe:
+    device = next(candidate.module.parameters()).device
+    return probe(candidate, images, device, lambda _done, _all: None)
