@@ -17,6 +17,7 @@ from carp.images.inspect.scan import Scan, scan
 from carp.images.loading.quarantine import nothing_to_read
 from carp.images.source import Source, read
 from carp.images.sources.subset import Subset, at_random
+from carp.similarity.copy_groups import group_copies
 from carp.similarity.near_copies import find_copies
 
 MOST = 2000  # images
@@ -24,6 +25,7 @@ _SECONDS = 45.0
 _TIMED = 8  # images that show how long one takes
 _FEWEST = 64
 _EXAMPLES, _PRINTED = 12, 3
+_AGREE = 0.95  # of pixels; two shots of one scene mostly stay below (docs/search.md)
 _PROPERTY = 0.5  # what is true of more than half of the images is a property of them, not a defect
 
 
@@ -172,17 +174,23 @@ def look_at_images(source: Source, *, progress: Callable[[int, int], None] = lam
 
 
 def find_near_copies(source: Subset, extracted: Extracted, encoder: str) -> NearCopies:
-    """Search for near-duplicates in a sample whose features are known."""
+    """Search for near-duplicates in a sample whose features are known.
+
+    A group counts if its pixels agree as well: an encoder that knows nothing takes all images for copies.
+    """
     looked_at = len(extracted.indices)
     if looked_at < 2:
         return NearCopies(looked_at, 0, [], encoder)
+    firsts = first_identical(source, extracted.indices)
     try:
-        copies = find_copies(extracted.features, firsts=first_identical(source, extracted.indices))
+        copies = find_copies(extracted.features, firsts=firsts)
     except MissingExtraError as error:
         return NearCopies(looked_at, 0, [], encoder, note=str(error))
-    groups = [[source.place(int(extracted.indices[row])) for row in group[:_EXAMPLES]] for group in copies.groups]
-    surplus = sum(len(group) - 1 for group in copies.groups)
-    return NearCopies(looked_at, surplus, groups[:_EXAMPLES], encoder)
+    places = [source.place(int(index)) for index in extracted.indices]
+    groups = group_copies(copies, places.__getitem__, lambda row: source.fetch(int(extracted.indices[row])), firsts)
+    sure = [group.members for group in groups if group.is_identical or group.agreement >= _AGREE]
+    named = [[member.place for member in members[:_EXAMPLES]] for members in sure[:_EXAMPLES]]
+    return NearCopies(looked_at, sum(len(members) - 1 for members in sure), named, encoder)
 
 
 def _affordable(source: Source) -> int:

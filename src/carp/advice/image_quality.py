@@ -21,7 +21,7 @@ from carp.images.decoding.decode import Pixels
 _SIDE = 128  # of the reduced copy, its longer side
 _WINDOW = 9  # pixels that the second blur averages
 _SMALLEST, _FLATTEST = 16, 0.02  # side and contrast below which sharpness means nothing
-BLURRY, DARK, BRIGHT, FEW_BITS, ODD_FACTOR, ODD_RATIO, GREY = 0.55, 0.32, 0.95, 3.0, 10.0, 0.35, 0.02
+BLURRY, DARK, BRIGHT, FEW_BITS, ODD_FACTOR, ODD_RATIO, GREY = 0.55, 0.32, 0.95, 1.5, 10.0, 0.35, 0.02
 
 Numbers = NDArray[np.float64]
 

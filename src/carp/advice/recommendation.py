@@ -18,7 +18,7 @@ FEW_IMAGES = 300  # as in `sizes_for`: fewer are too few to hold some out
 ENOUGH_TO_ADAPT = 1000
 ENOUGH_FOR_SCRATCH = 300_000  # from here on, random weights may be as good a start as those of ImageNet
 UNREADABLE, MESSY = 0.05, 0.25  # shares of the images; the first is the default of max_bad_share
-GOOD = 0.9  # accuracy above which little is left to gain
+GOOD, POOR = 0.9, 0.5  # accuracies: little is left to gain, and most images are classified wrongly
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,7 @@ def _clean(findings: ImageFindings, best: Probe | None) -> Recommendation | None
             f"Clean first if more than {UNREADABLE:.0%} cannot be read (a run would stop), or more than {MESSY:.0%} "
             "are copies or have a defect."
         ],
-        [
-            "Whether these images are wrong: dark or blurry ones may be what you want to recognise. Look at the examples."
-        ],
+        ["Whether these images are wrong: dark or blurry ones may be what you want to recognise. Look at them."],
     )
 
 
@@ -152,15 +150,17 @@ def _without_pilot(findings: ImageFindings, best: Probe | None, probes: list[Pro
             return Recommendation("scratch", None, _SCRATCH, reasons, [rule], [_ONLY_A_PILOT])
         return Recommendation("adapt", best.name, f"adapt {best.name}", reasons, [rule], [_ONLY_A_PILOT])
     reasons = [_measured(best), f"{best.name} is clearly better than raw pixels and an untrained encoder."]
-    if best.knn is not None and best.knn.low < GOOD and findings.usable >= ENOUGH_TO_ADAPT:
-        reasons.append(f"{100 * (1 - best.knn.value):.0f}% are still classified wrongly by k-NN.")
-        rule = f"With at least {ENOUGH_TO_ADAPT:,} images and an accuracy below {GOOD:.0%}, adapting is worth a try."
+    if best.knn is not None and best.knn.value < POOR and findings.usable >= ENOUGH_TO_ADAPT:
+        reasons.append(f"Still, {100 * (1 - best.knn.value):.0f}% are classified wrongly by k-NN.")
+        rule = f"With at least {ENOUGH_TO_ADAPT:,} images and an accuracy below {POOR:.0%}, adapting is worth a try."
         return Recommendation("adapt", best.name, f"adapt {best.name}", reasons, [rule], [_ONLY_A_PILOT])
     rules, unknown = list[str](), [_ONLY_A_PILOT]
     if best.knn is None:
         unknown.insert(0, "How well it separates your classes: give labelled images with --validation.")
     elif best.knn.low >= GOOD:
         rules.append(f"Above {GOOD:.0%}, little is left to gain.")
+    elif best.knn.value >= POOR:
+        rules.append(f"From {POOR:.0%} to {GOOD:.0%}, training may help or harm: try a pilot before you decide.")
     else:
         rules.append(f"Fewer than {ENOUGH_TO_ADAPT:,} images are too few to adapt weights.")
     return Recommendation("use", best.name, f"use {best.name} as it is", reasons, rules, unknown)
