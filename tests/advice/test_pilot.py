@@ -9,9 +9,9 @@ import torch
 
 import carp
 from carp.advice import pilot, training_plan
+from carp.advice.encoder_probes import Probe, ProbeImages, choose_images, fitted, load_model, probe
 from carp.advice.image_findings import look_at_images
-from carp.advice.pilot import PilotPlan, plan_pilot, run_pilots, without
-from carp.advice.probes import Probe, ProbeImages, choose_images, fitted, load_model, probe
+from carp.advice.pilot import PilotPlan, TimedSizes, run_pilots, time_sizes, without
 from carp.advice.training_plan import plan_training, training_command
 from carp.errors import NonFiniteError
 from carp.images.open_source import open_source
@@ -56,20 +56,24 @@ def one_epoch(data: Any, out: Path, recipe: Any, *, minutes: float, **settings: 
     return carp.train(data, out, recipe, epochs=1, **{**settings, "projector_hidden": 16, "num_prototypes": 64})
 
 
-def test_a_pilot_is_measured_against_its_start(
+def test_a_pilot_is_measured_against_its_start_and_one_that_fails_is_a_note(
     source: Source, measured: tuple[ProbeImages, Probe], tmp_path: Path
 ) -> None:
     images, best = measured
-    trained_on = list[Subset]()
+    trained_on, said = list[Subset](), list[str]()
 
     def train(data: Subset, *words: Any, **settings: Any) -> Run:
         trained_on.append(data)
-        assert settings["start"] == best.name
+        if settings["start"] is None:
+            raise NonFiniteError("the loss is not finite.")
         return one_epoch(data, *words, **settings)
 
-    found = run_pilots(train, source, images, best, minutes=0.6, side=32, device="cpu", folder=tmp_path)
+    found = run_pilots(train, source, images, best, minutes=30, side=16, device="cpu", folder=tmp_path, say=said.append)
     (done,) = found.runs
-    assert (done.start, done.epochs, done.images) == (best.name, 1, len(trained_on[0]))
+    (note,) = found.notes
+    assert len(said) == len(trained_on) == 2
+    assert note == "from scratch: failed: the loss is not finite."
+    assert (done.start, done.epochs, done.images, done.enough) == (best.name, 1, len(trained_on[0]), True)
     seen = {source.fetch(int(index)).tobytes() for index in images.used}  # type: ignore[union-attr]
     assert not seen & {trained_on[0].fetch(i).tobytes() for i in range(len(trained_on[0]))}  # type: ignore[union-attr]
     assert done.views_change is not None
@@ -77,15 +81,6 @@ def test_a_pilot_is_measured_against_its_start(
     assert done.views_change.images == len(images.viewed)
     assert done.knn_change is None
     assert done.as_dict()["views_change"]["low"] == done.views_change.low
-
-
-def test_a_pilot_that_fails_is_a_note(source: Source, measured: tuple[ProbeImages, Probe], tmp_path: Path) -> None:
-    def train(*_words: Any, **_settings: Any) -> Run:
-        raise NonFiniteError("the loss is not finite.")
-
-    found = run_pilots(train, source, *measured, minutes=0.6, side=32, device="cpu", folder=tmp_path)
-    assert not found.runs
-    assert any("failed: the loss is not finite" in note for note in found.notes)
 
 
 def test_too_little_time_or_too_few_images_are_notes(
@@ -108,8 +103,16 @@ def test_a_pilot_leaves_enough_images_and_uses_all_that_are_left(
     rest = without(source, images)
     assert len(images.used) <= len(source) / 3
     assert sorted([*rest.indices, *images.used]) == list(range(len(source)))
-    plan = plan_pilot(rest, best.name, best, 5.0, 32, "cpu")
-    assert plan == PilotPlan(best.name, None, {"global_size": 32}, 32, len(rest))
+    timed = time_sizes(rest, best.name, best, 30.0, 32, "cpu")
+    assert timed.plan(30.0) == PilotPlan(best.name, None, {"global_size": 32}, 32, len(rest), enough=True)
+
+
+def test_less_time_means_smaller_views_then_fewer_images() -> None:
+    timed = TimedSizes("lite0", None, {}, [(224, {}, 0.1), (112, {}, 0.02)], 5000)
+    for minutes, size, images, enough in ((15, 224, 1580, True), (4, 112, 1960, True), (1, 112, 340, False)):
+        plan = timed.plan(minutes)
+        assert (plan.size, plan.images, plan.enough) == (size, images, enough)
+    assert timed.plan(0.1).images == 0
 
 
 def test_the_plan_is_a_command_that_fits_into_the_time(run: Path, source: Source) -> None:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from carp.advice.encoder_probes import BASELINE, MODEL, PILOT, Probe
 from carp.advice.image_findings import ImageFindings, NearCopies
 from carp.advice.pilot import PilotRun, Pilots
-from carp.advice.probes import BASELINE, MODEL, PILOT, Probe
 from carp.advice.recommendation import Recommendation, best_model, recommend
 from carp.advice.resampling import difference, interval
 from carp.images.inspect.scan import Duplicates, Range, Scan
@@ -46,7 +46,9 @@ def baselines(views: float = 0.1, knn: float | None = None) -> list[Probe]:
     return [probe("raw pixels", views, knn, BASELINE), probe("untrained", views / 2, knn, BASELINE)]
 
 
-def pilot(start: Probe | None, views: float, knn: float | None = None, *, scratch: bool = False) -> PilotRun:
+def pilot(
+    start: Probe | None, views: float, knn: float | None = None, *, scratch: bool = False, enough: bool = True
+) -> PilotRun:
     measured = probe("pilot", views, knn, PILOT)
     changes = None, None
     if start is not None:
@@ -54,7 +56,9 @@ def pilot(start: Probe | None, views: float, knn: float | None = None, *, scratc
             None if measured.right_M is None or start.right_M is None else difference(measured.right_M, start.right_M)
         )
         changes = difference(measured.hits_M, start.hits_M), labelled
-    return PilotRun("the pilot", None if start is None or scratch else start.name, 100, 3, 60.0, measured, *changes)
+    return PilotRun(
+        "the pilot", None if start is None or scratch else start.name, 100, 3, 60.0, enough, measured, *changes
+    )
 
 
 def text(found: Recommendation) -> str:
@@ -135,6 +139,16 @@ def test_a_pilot_that_is_worse_or_uncertain_does_not(after: float, words: str) -
     assert (found.action, found.model) == ("use", "lite0")
     assert words in text(found)
     assert "view retrieval" in text(found)
+
+
+def test_a_pilot_on_few_images_says_so() -> None:
+    lite0 = probe("lite0", 0.5)
+    for after in (0.3, 0.9):
+        probes = [lite0, *baselines()]
+        assert "saw only 100 images" in text(
+            recommend(findings(), probes, Pilots([pilot(lite0, after, enough=False)], []))
+        )
+        assert "saw only" not in text(recommend(findings(), probes, Pilots([pilot(lite0, after)], [])))
 
 
 def test_a_pilot_that_was_not_run_leaves_the_question_open() -> None:

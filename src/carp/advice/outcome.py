@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from carp.advice.encoder_probes import Probe
 from carp.advice.image_findings import ImageFindings
 from carp.advice.pilot import Pilots
-from carp.advice.probes import Probe
 from carp.advice.recommendation import Recommendation
 from carp.advice.training_plan import TrainingPlan
 from carp.console.quantities import counted, duration

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from carp.advice.probes import Candidate, Probe, ProbeImages, load_model, probe, renamed
+from carp.advice.encoder_probes import Candidate, Probe, ProbeImages, load_model, probe, renamed
 from carp.advice.resampling import Interval, difference
 from carp.advice.training_plan import open_plan, recipe_for
 from carp.config.recipe import parse_overrides
@@ -44,11 +44,8 @@ class PilotPlan:
     settings: dict[str, Any]
     size: int
     images: int
-
-    @property
-    def enough(self) -> bool:
-        """Whether the pilot sees enough images to speak for a run."""
-        return self.images >= _ENOUGH_IMAGES
+    enough: bool
+    """Whether the pilot sees enough images to speak for a run."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +57,8 @@ class PilotRun:
     images: int
     epochs: int
     seconds: float
+    enough: bool
+    """Whether it saw enough images to speak for a run."""
     probe: Probe
     views_change: Interval | None
     """Against the start as it is, on the same images; None from scratch, if there is no model."""
@@ -69,7 +68,7 @@ class PilotRun:
         """Return all values as plain types, for JSON."""
         changes = {"views_change": self.views_change, "knn_change": self.knn_change}
         return {
-            **{key: getattr(self, key) for key in ("name", "start", "images", "epochs", "seconds")},
+            **{key: getattr(self, key) for key in ("start", "images", "epochs", "enough", "seconds")},
             **self.probe.as_dict(),
             **{key: None if change is None else asdict(change) for key, change in changes.items()},
         }
@@ -98,6 +97,7 @@ def run_pilots(
     side: int,
     device: str,
     folder: Path,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Pilots:
     """Train from the best model and, if the time allows, from scratch; measure what became of it.
 
@@ -110,30 +110,34 @@ def run_pilots(
         side: The shorter side of a typical image.
         device: Where to train.
         folder: An empty folder for the runs.
+        say: Prints a line as each pilot begins.
     """
     rest = without(source, images)
     if len(rest) < _FEWEST_IMAGES:
         few = f"{counted(len(rest), 'image')} besides those that are measured"
         return Pilots([], [f"not run: there are only {few}; a pilot needs at least {_FEWEST_IMAGES}."])
-    starts: list[str | None] = [None] if best is None else [best.name, None]
     found, notes = list[PilotRun](), list[str]()
-    for number, start in enumerate(starts):
+    starts: list[str | None] = [None] if best is None else [best.name, None]
+    while starts:
+        start = starts.pop(0)
         name = SCRATCH if start is None else f"{start}, adapted"
         try:
-            share = minutes / len(starts)
-            plan = plan_pilot(rest, start, best, share, side, device)
-            if len(starts) > 1 and number == 0 and not plan.enough and plan.images < len(rest):
-                starts.pop()  # too little time for two: the loop ends after this one
-                notes.append(f"{SCRATCH}: not run, as {minutes:g} minutes are too few for two pilots on this machine.")
+            share = minutes if best is None else minutes / 2
+            timed = time_sizes(rest, start, best, share, side, device)
+            if starts and not timed.plan(share).enough:
+                starts.clear()
                 share = minutes
-                plan = plan_pilot(rest, start, best, share, side, device)
+                notes.append(f"{SCRATCH}: not run, as {minutes:g} minutes are too few for two pilots on this machine.")
+            plan = timed.plan(share)
             if plan.images < _FEWEST_IMAGES:
+                needed = minutes * max(2.0, _FEWEST_IMAGES / max(plan.images, 1))
                 notes.append(
                     f"{name}: not run, as {share:g} minutes suffice for {counted(plan.images, 'image')} only; give "
-                    f"--pilot {minutes * _FEWEST_IMAGES / max(plan.images, 1):.0f} or more."
+                    f"--pilot {needed:.2g} or more."
                 )
                 continue
-            found.append(_run(train, rest, plan, images, best, name, share, device, folder / f"pilot-{number}"))
+            say(f"pilot: {name}, {counted(plan.images, 'image')} at {plan.size} pixels, about {duration(60 * share)}")
+            found.append(_run(train, rest, plan, images, best, name, share, device, folder / f"pilot-{len(found)}"))
         except Interrupted:
             raise
         except CarpError as error:  # a run that collapsed, or has no memory: the advice says so
@@ -146,22 +150,47 @@ def without(source: Source, images: ProbeImages) -> Subset:
     return Subset(source, np.setdiff1d(np.arange(len(source)), images.used))
 
 
-def plan_pilot(
+@dataclass(frozen=True)
+class TimedSizes:
+    """Sizes of views, the largest first, and the seconds per image that training takes with each."""
+
+    start: str | None
+    recipe: str | None
+    settings: dict[str, Any]
+    sizes: list[tuple[int, dict[str, Any], float]]
+    """Side, settings that follow from it, seconds."""
+    images: int
+    """That there are to train on."""
+
+    def plan(self, minutes: float) -> PilotPlan:
+        """Choose the largest views at which enough images are seen for a few epochs; otherwise the smallest."""
+        wanted = min(self.images, _ENOUGH_IMAGES)
+        fitting = next((timed for timed in self.sizes if _affordable(minutes, timed[2]) >= wanted), self.sizes[-1])
+        side, changed, each = fitting
+        images = min(self.images, _affordable(minutes, each))
+        settings = {**self.settings, "global_size": side, **changed}
+        return PilotPlan(self.start, self.recipe, settings, side, images, images >= wanted)
+
+
+def time_sizes(
     source: Source, start: str | None, best: Probe | None, minutes: float, side: int, device: str
-) -> PilotPlan:
-    """Choose the largest views at which enough images are seen for a few epochs; otherwise the smallest."""
+) -> TimedSizes:
+    """Time smaller and smaller views, until enough images are seen in this time."""
     size = None if best is None or start is None else best.size
     config, images, where = open_plan(source, start=start, side=side, size=size, device=device)
+    sizes = list[tuple[int, dict[str, Any], float]]()
     for views in (config.global_size, *(smaller for smaller in SIZES if smaller < config.global_size)):
         smaller, changed = with_size(config, views)
-        timing = time_steps(smaller, images, where, seconds=_SECONDS)
-        seconds = max(0.0, 60 * minutes * FOR_STEPS - _OVERHEAD)
-        affordable = int(seconds / _EPOCHS / (timing.slowest / smaller.batch_size))
-        if affordable >= min(len(source), _ENOUGH_IMAGES):
+        each = time_steps(smaller, images, where, seconds=_SECONDS).slowest / smaller.batch_size
+        sizes.append((views, parse_overrides(changed), each))
+        if _affordable(minutes, each) >= min(len(source), _ENOUGH_IMAGES):
             break
-    recipe, settings = recipe_for(side, start)
-    settings |= {"global_size": views, **parse_overrides(list(changed))}
-    return PilotPlan(start, recipe, settings, views, min(affordable, len(source)))
+    return TimedSizes(start, *recipe_for(side, start), sizes, len(source))
+
+
+def _affordable(minutes: float, each: float) -> int:
+    """The number of images that training sees often enough in this time."""
+    return int(max(0.0, 60 * minutes * FOR_STEPS - _OVERHEAD) / _EPOCHS / each)
 
 
 def _run(
@@ -197,6 +226,7 @@ def _run(
         plan.images,
         run.config.epochs,
         seconds,
+        plan.enough,
         measured,
         None if best is None else difference(measured.hits_M, best.hits_M),
         knn_change,

@@ -7,9 +7,9 @@ thumb, and every reason that rests on one says so.
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from carp.advice.encoder_probes import BASELINE, MODEL, Probe
 from carp.advice.image_findings import ImageFindings
 from carp.advice.pilot import PilotRun, Pilots
-from carp.advice.probes import BASELINE, MODEL, Probe
 from carp.advice.resampling import Interval, difference
 from carp.console.quantities import counted
 
@@ -109,24 +109,31 @@ def _by_pilot(best: Probe | None, runs: list[PilotRun]) -> Recommendation:
         "What a longer run on all images gives: a pilot shows the direction, not the size of the change. A run is "
         "compared with its start while it trains, and its best checkpoint is kept."
     )
+    short = [
+        f"Whether a longer pilot would say the same: {run.name} saw only {counted(run.images, 'image')}, which says "
+        "little about a run on all of them. Repeat it with more minutes, or on a faster machine."
+        for run in runs
+        if not run.enough
+    ]
     if best is None:
         (run,) = runs
         reason = f"There is no model to start from. After the pilot ({run.text()}): {_measured(run.probe)}"
-        return Recommendation("scratch", None, _SCRATCH, [reason], [], [longer, _NO_MODEL])
+        return Recommendation("scratch", None, _SCRATCH, [reason], [], [*short, longer, _NO_MODEL])
     changes = [(run, change) for run in runs if (change := _change(run)) is not None]
     reasons = [f"{run.text()}: {_what(run)} {change.points()} against {best.name} as it is." for run, change in changes]
     better = [(run, change) for run, change in changes if change.low > 0]
     if better:
         run, _ = max(better, key=lambda pair: pair[1].value)
         if run.start is None:
-            return Recommendation("scratch", None, _SCRATCH, reasons, [], [longer])
-        return Recommendation("adapt", run.start, f"adapt {run.start}", reasons, [], [longer])
+            return Recommendation("scratch", None, _SCRATCH, reasons, [], [*short, longer])
+        return Recommendation("adapt", run.start, f"adapt {run.start}", reasons, [], [*short, longer])
     if all(change.high < 0 for _, change in changes):
         reasons.append("Every pilot was worse than the start.")
     else:
         reasons.append("No pilot was better than the start by more than the uncertainty.")
     later = "Whether a longer run, or gentler settings, would help: a longer pilot can tell (--pilot MINUTES)."
-    return Recommendation("use", best.name, f"use {best.name} as it is", [*reasons, _measured(best)], [], [later])
+    unknown = [*short, later]
+    return Recommendation("use", best.name, f"use {best.name} as it is", [*reasons, _measured(best)], [], unknown)
 
 
 def _change(run: PilotRun) -> Interval | None:

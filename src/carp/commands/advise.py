@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from carp.advice.encoder_probes import Probe, baselines, choose_images, encode, fitted, load_model, probe
 from carp.advice.image_findings import ImageFindings, find_near_copies, look_at_images
 from carp.advice.outcome import Advice
 from carp.advice.pilot import run_pilots
-from carp.advice.probes import Probe, baselines, choose_images, encode, fitted, load_model, probe
 from carp.advice.recommendation import Recommendation, best_model, recommend
 from carp.advice.training_plan import TrainingPlan, embedding_time, named, open_plan, plan_training
 from carp.commands.train import train
@@ -94,7 +94,7 @@ def advise(
         findings = replace(findings, near=near)
     pilots = None
     if pilot is not None:
-        display.say(f"pilot: {pilot:g} minutes of training")
+        display.say("planning the pilot")
         with scratch_folder(Path(tempfile.gettempdir()), "advise") as folder:
             pilots = run_pilots(
                 train,
@@ -105,6 +105,7 @@ def advise(
                 side=findings.side,
                 device=device,
                 folder=folder,
+                say=display.say,
             )
     found = recommend(findings, probes, pilots)
     display.say("measuring the time of training")
