@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import carp
-from carp.advice import pilot, training_plan
+from carp.advice import pilot
 from carp.advice.encoder_probes import Probe, ProbeImages, choose_images, fitted, load_model, probe
 from carp.advice.image_findings import look_at_images
 from carp.advice.pilot import PilotPlan, TimedSizes, run_pilots, time_sizes, without
@@ -18,6 +18,7 @@ from carp.images.open_source import open_source
 from carp.images.source import Source
 from carp.images.sources.subset import Subset
 from carp.runs.run_folder import Run
+from carp.training.planning import time_budget
 from tests.helpers import TINY, tiny_images
 
 CPU = torch.device("cpu")
@@ -26,8 +27,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time steps for a moment instead of seconds."""
-    for module in (pilot, training_plan):
-        monkeypatch.setattr(module, "_SECONDS", 0.3)
+    monkeypatch.setattr(pilot, "_SECONDS", 0.3)
+    monkeypatch.setattr(time_budget, "SECONDS", 0.3)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_less_time_means_smaller_views_then_fewer_images() -> None:
 def test_the_plan_is_a_command_that_fits_into_the_time(run: Path, source: Source) -> None:
     plan = plan_training("IMAGES", source, start=str(run), side=32, size=32, minutes=1, device="cpu")
     assert plan.command == f"carp train IMAGES --from {run} --minutes 1 global_size=32 --out runs/advised"
-    assert 1 <= plan.epochs <= plan.recipe_epochs == 400
+    assert 1 <= plan.epochs <= plan.recipe_epochs == 100
     assert plan.seconds[0] <= 60
     assert (plan.caution is None) == (plan.epochs >= 20)
     assert (plan.images, plan.size, plan.minutes) == (len(source), 32, 1)

@@ -13,10 +13,15 @@ import yaml
 from safetensors.torch import save_file
 
 import carp
+from carp.config import Config, resolve
 from carp.errors import CarpError
+from carp.images.loading.loader import make_loader
+from carp.images.open_source import open_source
 from carp.runs import checkpoint
 from carp.runs.metrics_log import read_metrics
 from carp.runs.run_folder import open_run
+from carp.training.planning.time_budget import budget
+from carp.training.planning.timing import Timing
 from tests.commands.conftest import Cli, assert_one_line
 from tests.encoders.foreign.layouts import narrow, released
 from tests.encoders.foreign.test_vit import dino_file, transformer
@@ -288,3 +293,41 @@ def test_with_too_few_images_a_run_says_that_it_is_not_compared(
     code, _, err = cli("train", flat, "--from", folder, "--recipe", free, "--out", tmp_path / "run", "epochs=1")
     assert code == 0
     assert "not compared with its start" in err
+
+
+def test_the_default_recipe_with_a_start_is_adapt(folder: Path, labelled: Path, tmp_path: Path) -> None:
+    run = carp.train(labelled, tmp_path / "run", start=folder, quiet=True, global_size=40, epochs=1, report=False)
+    assert (run.config.encoder_statistics, run.config.optimiser) == ("kept", "adamw")
+    for name, tensor in encoder_tensors(run.folder, "student").items():
+        if "running" in name:
+            assert torch.equal(tensor, encoder_tensors(f"{run.folder}@0", "student")[name]), name
+
+
+def test_minutes_make_the_views_smaller_before_there_are_fewer_epochs(
+    folder: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(config: Config, *_: object, **__: object) -> Timing:  # a step of 224 pixels takes a minute
+        seconds = 60 * (config.global_size / 224) ** 2
+        return Timing(seconds, seconds, steps=1, images=config.batch_size, threads=1, others=0.0)
+
+    monkeypatch.setattr("carp.training.planning.time_budget.time_steps", slow)
+    source, device = open_source(labelled), torch.device("cpu")
+    config = resolve({**FREE, "epochs": 4, "global_size": 224, "encoder": NAME, "start": str(folder)}, num_images=64)
+    per_epoch = make_loader(source, config).steps_per_epoch
+    for minutes, size, epochs in ((5, 224, 4), (0.6, 80, 4), (0.2, 64, 2)):
+        found = budget(minutes * per_epoch, config, source, device, any_size=True)
+        assert (found.size.get("global_size", 224), found.epochs) == (size, epochs)
+    assert budget(0.6 * per_epoch, config, source, device, any_size=False).size == {}
+
+
+def test_a_dry_run_compares_three_ways(cli: Cli, folder: Path, labelled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("carp.training.planning.timing._SECONDS", 1.0)
+    for limit in ("SECONDS", "_SECONDS"):
+        monkeypatch.setattr(f"carp.training.planning.alternatives.{limit}", 0.5)
+    words = ["epochs=1", "batch_size=8", "threads=1", "report=false", "num_prototypes=64", "block_size=8"]
+    code, out, err = cli("train", labelled, "--from", folder, "--dry-run", "global_size=32", *words)
+    assert code == 0, err
+    ways = {line[:22].strip(): line[22:] for line in out.splitlines() if " carp " in line}
+    assert list(ways) == ["no training", "adapt", "from scratch"]
+    assert all("not measured" not in text for text in ways.values()), ways
+    assert ways["adapt"].endswith(f"carp train {labelled} --from {folder}")

@@ -116,9 +116,9 @@ def test_auto_where_there_is_no_rule_is_refused() -> None:
 
 
 @calm
-@given(st.integers(0, 10**8))
-def test_the_rule_for_sizes_keeps_its_bounds(num_images: int) -> None:
-    sizes = sizes_for(num_images)
+@given(st.integers(0, 10**8), st.booleans())
+def test_the_rule_for_sizes_keeps_its_bounds(num_images: int, started: bool) -> None:
+    sizes = sizes_for(num_images, started=started)
     assert min(16, max(2, num_images)) <= sizes.batch_size <= 256
     assert sizes.batch_size <= max(2, num_images)
     assert sizes.epochs >= 1
@@ -126,13 +126,14 @@ def test_the_rule_for_sizes_keeps_its_bounds(num_images: int) -> None:
     assert sizes.num_prototypes % sizes.block_size == 0
     assert 2 <= sizes.block_size <= min(512, sizes.num_prototypes)
     assert sizes.block_size <= sizes.batch_size
-    resolve(dict.fromkeys(sizes.model_dump(), "auto"), num_images=num_images)
+    start = {"start": "weights.safetensors"} if started else {}
+    resolve({**dict.fromkeys(sizes.model_dump(), "auto"), **start}, num_images=num_images)
 
 
 @calm
-@given(st.integers(0, 10**8), st.integers(0, 10**8))
-def test_more_images_mean_no_smaller_sizes_and_no_more_epochs(a: int, b: int) -> None:
-    few, many = sizes_for(min(a, b)), sizes_for(max(a, b))
+@given(st.integers(0, 10**8), st.integers(0, 10**8), st.booleans())
+def test_more_images_mean_no_smaller_sizes_and_no_more_epochs(a: int, b: int, started: bool) -> None:
+    few, many = (sizes_for(images, started=started) for images in sorted((a, b)))
     assert few.batch_size <= many.batch_size
     assert few.num_prototypes <= many.num_prototypes
     assert few.block_size <= many.block_size
@@ -209,6 +210,7 @@ def test_values_that_contradict_each_other_are_refused() -> None:
         ({"global_scale": [0.5, 0.2]}, ["global_scale", "0.5", "0.2"]),
         ({"micro_batch": 1365}, ["micro_batch", "4096", "1365"]),
         ({"warmup_epochs": 100}, ["warmup_epochs", "epochs", "100"]),
+        ({"encoder_statistics": "kept"}, ["encoder_statistics", "--from", "encoder_statistics=batch"]),
     ]:
         with pytest.raises(ConfigError) as raised:
             resolve(values, num_images=10_000)

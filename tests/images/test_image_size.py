@@ -73,3 +73,11 @@ def test_few_images_of_many_are_looked_at(tmp_path: Path, monkeypatch: pytest.Mo
     advice(source, Config())
     assert opened == first
     assert len(first) == 16
+
+
+def test_a_run_from_weights_is_advised_to_use_smaller_views_and_keeps_its_recipe(tmp_path: Path) -> None:
+    found = advice(folder(tmp_path / "images", (42, 41)), Config(global_size=224), started=True)
+    assert found is not None
+    assert "global_size=64" in found
+    assert "8% of the time" in found
+    assert "recipe" not in found

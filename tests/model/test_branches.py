@@ -334,3 +334,21 @@ def test_the_projector_may_start_from_a_truncated_normal_distribution_without_bi
             assert not ours.bias.any()
             assert theirs.bias.any()
     assert model(projector_init="truncated_normal").teacher.projector.layers[0].weight.std().item() < 0.03
+
+
+def test_kept_statistics_never_change_and_are_used_in_training() -> None:
+    config = Config(**{**TINY, "start": "weights.safetensors", "encoder_statistics": "kept"})
+    model = Carp(config).train()
+    norms = [part for part in model.student.encoder.modules() if isinstance(part, nn.BatchNorm2d)]
+    before = {name: tensor.clone() for name, tensor in model.student.encoder.state_dict().items()}
+    images = torch.randn(4, 3, 16, 16)
+    kept = model.student.encoder(images)
+    assert norms
+    assert not any(norm.training for norm in norms)
+    assert all(part.training for part in model.student.projector.modules())
+    for name, tensor in model.student.encoder.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    model.student.encoder.eval()
+    assert torch.equal(model.student.encoder(images), kept)
+    kept.sum().backward()
+    assert all(p.grad is not None for p in model.student.encoder.parameters())

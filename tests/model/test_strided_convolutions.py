@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from carp.config import resolve
-from carp.model.strided_convolutions import select_pixels_first
+from carp.model.convolutions.select_pixels import select_pixels_first
 from carp.training.loop import build_model
 
 CPU = torch.device("cpu")

@@ -15,13 +15,12 @@ import numpy as np
 from carp.advice.encoder_probes import Candidate, Probe, ProbeImages, load_model, probe, renamed
 from carp.advice.resampling import Interval, difference
 from carp.advice.training_plan import open_plan, recipe_for
-from carp.config.recipe import parse_overrides
 from carp.console.quantities import counted, duration
 from carp.errors import CarpError, Interrupted
 from carp.images.source import Source
 from carp.images.sources.subset import Subset, at_random
 from carp.runs.run_folder import Run
-from carp.training.planning.best_choice import SIZES, with_size
+from carp.training.planning.best_choice import size_settings, sizes_to_try
 from carp.training.planning.time_budget import FOR_STEPS
 from carp.training.planning.timing import time_steps
 
@@ -179,10 +178,11 @@ def time_sizes(
     size = None if best is None or start is None else best.size
     config, images, where = open_plan(source, start=start, side=side, size=size, device=device)
     sizes = list[tuple[int, dict[str, Any], float]]()
-    for views in (config.global_size, *(smaller for smaller in SIZES if smaller < config.global_size)):
-        smaller, changed = with_size(config, views)
+    for views in sizes_to_try(config):
+        changed = size_settings(config, views)
+        smaller = config.model_copy(update=changed)
         each = time_steps(smaller, images, where, seconds=_SECONDS).slowest / smaller.batch_size
-        sizes.append((views, parse_overrides(changed), each))
+        sizes.append((views, changed, each))
         if _affordable(minutes, each) >= min(len(source), _ENOUGH_IMAGES):
             break
     return TimedSizes(start, *recipe_for(side, start), sizes, len(source))

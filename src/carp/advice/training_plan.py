@@ -13,16 +13,15 @@ from carp.config import SMALL_IMAGE, Config
 from carp.console.addresses import without_secrets
 from carp.console.progress import Display
 from carp.console.quantities import counted, duration, duration_range
+from carp.images.loading.loader import make_loader
 from carp.images.source import Source
 from carp.images.sources.subset import held_out
-from carp.training.planning.best_choice import FittingSize, fitting_size
-from carp.training.planning.time_budget import FOR_STEPS
+from carp.training.planning.time_budget import FOR_STEPS, Budget, budget
 from carp.training.preparation import open_for_training
 
 MINUTES = 60.0  # for a first run, unless you say otherwise
-ADAPT_RECIPE: str | None = None  # the recipe that continues from weights; None is the default recipe
-_SECONDS = 6.0  # to time one size
-_ENOUGH = 20  # epochs; as few as `auto` ever chooses
+ADAPT_RECIPE: str | None = None  # the recipe that continues from weights; None is the default one, `adapt`
+_ENOUGH = 20  # epochs from scratch; as few as `auto` ever chooses
 _OUT = "runs/advised"
 
 
@@ -141,27 +140,36 @@ def plan_training(
     """
     config, images, where = open_plan(source, start=start, side=side, size=size, device=device)
     limit = MINUTES if minutes is None else minutes
-    fitting = fitting_size(config, images, where, limit=60 * limit * FOR_STEPS, seconds=_SECONDS)
+    fitting = _fitting(limit, config, images, where)
+    epoch = _epoch(fitting, config, images)
     if fitting.epochs < 1:  # more than you have: the least that works
-        limit = max(limit, ceil(fitting.timing.slowest * fitting.steps_per_epoch / 60 / FOR_STEPS))
+        limit = max(limit, ceil(epoch[1] / 60 / FOR_STEPS))
     recipe, settings = recipe_for(side, start)
     chosen = {**settings, **({} if size is None else {"global_size": size}), **({} if root is None else {"root": root})}
-    chosen |= dict(word.split("=", 1) for word in fitting.settings)
-    words = [f"{key}={value}" for key, value in chosen.items()]
+    words = [f"{key}={value}" for key, value in {**chosen, **fitting.size}.items()]
     command = training_command(data, start=start, recipe=recipe, validation=validation, minutes=limit, settings=words)
     return TrainingPlan(
         command,
         max(1, fitting.epochs),
         config.epochs,
-        _epoch(fitting),
-        fitting.config.global_size,
+        epoch,
+        int(str(fitting.size.get("global_size", config.global_size))),
         len(images),
         limit,
     )
 
 
-def _epoch(fitting: FittingSize) -> tuple[float, float]:
-    return fitting.epoch_seconds, fitting.timing.slowest * fitting.steps_per_epoch
+def _fitting(minutes: float, config: Config, images: Source, device: torch.device) -> Budget:
+    """Choose the size of the views: from weights, as training does; from scratch, smaller only if few epochs fit."""
+    if config.start is not None:
+        return budget(minutes, config, images, device, any_size=True)
+    found = budget(minutes, config, images, device, any_size=False)
+    return found if found.epochs >= _ENOUGH else budget(minutes, config, images, device, any_size=True)
+
+
+def _epoch(fitting: Budget, config: Config, images: Source) -> tuple[float, float]:
+    steps = make_loader(images, config).steps_per_epoch
+    return fitting.timing.fastest * steps, fitting.timing.slowest * steps
 
 
 def embedding_time(seconds: float, images: int) -> str:

@@ -13,7 +13,7 @@ from carp.compute import distributed
 from carp.compute.device import deterministic, products_in
 from carp.config import Config
 from carp.console.quantities import counted
-from carp.encoders.starting_point import read_start
+from carp.encoders.starting_point import is_sized, read_start
 from carp.errors import CarpError, CheckpointError, ConfigError, DataError, MissingExtraError
 from carp.evaluation.label_free import LabelFreeValidation
 from carp.evaluation.validation import Validation
@@ -60,7 +60,8 @@ def train(
             image array [N, H, W, 3], or any dataset with a length and integer indexing (docs/data.md).
         out: The run folder.
         recipe: Name of a recipe, or a YAML file; `folder` if None.
-        minutes: Time for training: as many epochs as fit into it, at most those of the recipe.
+        minutes: Time for training: as many epochs as fit into it, at most those of the recipe. A run with a start takes
+            smaller views first, unless global_size is set.
         start: Weights to start from: a run folder, or weights in any form (docs/weights.md). The encoder and its images
             follow from them. None starts from random weights, unless the recipe names a start.
         quiet: Print nothing.
@@ -82,14 +83,15 @@ def train(
         source, others = held_out(whole, config.held_out, seed=config.seed)
         check_run(config, source, device)
         if minutes is not None:
-            config = fit_into(minutes, config, source, device, folder, display)
+            any_size = config.start is not None and not is_sized(recipe, overrides)
+            config = fit_into(minutes, config, source, device, folder, display, any_size=any_size)
     with (
         held_run(folder, config, whole),
         pixel_limit(config.max_image_pixels),
         deterministic(config.deterministic),
         products_in(config.precision),
     ):
-        if note := advice(source, config):
+        if note := advice(source, config, started=config.start is not None):
             display.warn(note)
         quarantine = Quarantine(
             len(source),

@@ -3,7 +3,8 @@
 Every key means the same in all four. The flat model `Config` is composed of parts; code takes the part that it needs,
 such as `EncoderSettings` or `ViewSettings`, and a `Config` is an instance of all of them. Values that depend on the
 number of images may be written `auto`; `resolve` replaces them by the rule in `sizes_for`, so that a `Config` holds
-plain values only. (`micro_batch: auto` and `precision: auto` depend on the machine, so `carp train` replaces them: `training/preparation.py`.)
+plain values only. (`auto` for micro_batch and precision depends on the machine, so `carp train` replaces it:
+`training/preparation.py`.)
 """
 
 from carp.config.auto_sizes import Sizes, sizes_for

@@ -35,9 +35,9 @@ class DeviceSettings(Settings):
     )
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = Field(
         "fp32",
-        description="bf16 and fp16 are faster where the processor supports them; auto is half precision there, and fp32 "
-        "elsewhere. fp16 scales the loss, and skips steps whose gradient overflows. tf32 is fp32 with factors of products (encoder and head) rounded to 10 "
-        "bits of mantissa: only for Nvidia GPUs since Ampere.",
+        description="bf16 and fp16 are faster where the processor supports them; auto is half precision there, and "
+        "fp32 elsewhere. fp16 scales the loss, and skips steps whose gradient overflows. tf32 is fp32 with factors of "
+        "products (encoder and head) rounded to 10 bits of mantissa: only for Nvidia GPUs since Ampere.",
     )
     deterministic: bool = Field(
         False,

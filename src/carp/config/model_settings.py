@@ -108,6 +108,11 @@ class HeadSettings(ReadingSettings):
         description="What batch norm normalises together: separate is one view at a time; joint is all views of one "
         "size in the encoder, and all views in the projector.",
     )
+    encoder_statistics: Literal["batch", "kept"] = Field(
+        "batch",
+        description="Means and variances by which batch norm normalises in the encoder: batch takes those of the views "
+        "and learns them for later use; kept takes those of the start and leaves them as they are.",
+    )
 
     @model_validator(mode="after")
     def _blocks_and_shards_divide_the_prototypes(self) -> Self:

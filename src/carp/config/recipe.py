@@ -39,8 +39,12 @@ def read_recipe(recipe: str | Path | None) -> dict[str, Any]:
 
 
 def read_settings(recipe: str | Path | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a recipe (`folder` if None), apply the overrides, and check every key and value by itself."""
-    values = {**read_recipe(recipe or "folder"), **overrides}
+    """Read a recipe, apply the overrides, and check every key and value by itself.
+
+    Without a recipe, `adapt` is used with weights to start from, and `folder` without.
+    """
+    default = "folder" if overrides.get("start") is None else "adapt"
+    values = {**read_recipe(recipe or default), **overrides}
     check_keys(values)
     return values
 

@@ -30,7 +30,7 @@ def resolve_part(part: type[P], values: Mapping[str, Any], *, num_images: int = 
 def _validated(part: type[P], values: Mapping[str, Any], num_images: int) -> P:
     # micro_batch and precision are chosen by training, to fit the machine
     sizes = {
-        **sizes_for(num_images).model_dump(),
+        **sizes_for(num_images, started=values.get("start") is not None).model_dump(),
         "micro_batch": None,
         "precision": "fp32",
         "workers": usable_cores(),

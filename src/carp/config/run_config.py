@@ -1,6 +1,8 @@
 """The complete configuration of a run, and the differences between two of them."""
 
-from typing import Any
+from typing import Any, Self
+
+from pydantic import model_validator
 
 from carp.config.batch_settings import BatchSettings, LengthSettings
 from carp.config.device_settings import DeviceSettings, ProcessSettings
@@ -41,6 +43,15 @@ class Config(
     ReadingSettings,
 ):
     """Everything that determines a run. The defaults are the paper's ImageNet settings for 100 epochs, two views."""
+
+    @model_validator(mode="after")
+    def _kept_statistics_come_from_a_start(self) -> Self:
+        if self.encoder_statistics == "kept" and self.start is None:
+            raise ValueError(
+                "encoder_statistics=kept needs weights to start from (--from), received none. Use "
+                "encoder_statistics=batch to start from random weights"
+            )
+        return self
 
 
 # The first key of every group that `carp settings` prints, in the order of the fields.

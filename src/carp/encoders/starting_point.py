@@ -106,9 +106,13 @@ def settings_with_start(
             )
     if values.get("validation") is None and "held_out" not in values:
         values = {**values, "held_out": "auto" if begun is None else begun.held_out}
-    # The default recipe was not chosen for its size
-    sized = _SIZE in overrides or (recipe is not None and _SIZE in read_recipe(recipe))
+    sized = is_sized(recipe, overrides)
     return {**values, **({} if sized else {_SIZE: size}), **decided, "start": str(name), "start_digest": digest}
+
+
+def is_sized(recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:
+    """Return whether the user chose the size of the views; the default recipe is not such a choice."""
+    return _SIZE in overrides or (recipe is not None and _SIZE in read_recipe(recipe))
 
 
 def _refuse_another_kind(name: object, begun: Config | None, folder: Path | None) -> None:

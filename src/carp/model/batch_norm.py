@@ -1,4 +1,4 @@
-"""Batch norm over the images of all processes, so that the result does not depend on the number of processes.
+"""Batch norm over the images of all processes, so that the result does not depend on their number.
 
 It exchanges the means and variances of all processes once in the forward pass, and two sums over the gradient once in
 the backward pass. torch's own implementation supports CUDA only, and there it makes the host wait for the device in
@@ -25,6 +25,25 @@ def synchronise(module: nn.Module) -> nn.Module:
         if isinstance(norm, _BatchNorm):
             norm.__class__ = _synchronised(type(norm))
     return module
+
+
+def keep_statistics(module: nn.Module) -> nn.Module:
+    """Let every batch norm of a module use its running statistics in training, too, and never change them."""
+    for norm in module.modules():
+        if isinstance(norm, _BatchNorm):
+            norm.__class__ = _kept(type(norm))
+            norm.eval()
+    return module
+
+
+def _kept(kind: type[_BatchNorm]) -> type[_BatchNorm]:
+    """Return a subclass that stays in evaluation mode."""
+
+    class Kept(kind):  # type: ignore[valid-type,misc]
+        def train(self, mode: bool = True) -> Any:  # noqa: ARG002  # it stays as it is
+            return super().train(False)
+
+    return Kept
 
 
 def is_synchronised(module: nn.Module) -> bool:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from carp.config import ModelSettings
 from carp.model.assigner import Assigner
+from carp.model.batch_norm import keep_statistics
 from carp.model.encoder import build_encoder, num_features
 from carp.model.projector import Projector
 
@@ -23,6 +24,8 @@ class Branch(nn.Module):
     def __init__(self, config: ModelSettings, *, shard_seeds: Sequence[int] = ()) -> None:
         super().__init__()
         self.encoder = build_encoder(config)
+        if config.encoder_statistics == "kept":
+            keep_statistics(self.encoder)
         self.projector = Projector(
             num_features(self.encoder),
             config.projector_hidden,

@@ -56,7 +56,7 @@ def open_for_training(
     check_precision(config.precision, device)
     distributed.start(device, timeout=timedelta(minutes=config.timeout_minutes))
     if config.precision == "bf16" and best_precision(device) == "fp32" and device.type == "cpu":
-        display.warn("this processor only emulates bf16, which takes much longer than fp32. Use precision=auto or fp32.")
+        display.warn("this processor only emulates bf16, which is much slower than fp32. Use precision=auto or fp32.")
     if config.prototypes == "sharded" and config.prototype_shards is None:
         begun = config_of(folder)
         shards = distributed.world_size() if begun is None else begun.prototype_shards

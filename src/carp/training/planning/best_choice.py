@@ -11,12 +11,13 @@ import torch
 from carp.config import SMALL_IMAGE, Config
 from carp.images.loading.loader import make_loader
 from carp.images.source import Source
-from carp.training.planning.timing import Timing, time_steps
+from carp.model.encoder import build_encoder, patch_size
+from carp.training.planning.timing import time_steps
 
 LIMIT = 3600.0  # acceptable seconds for a first result
-SIZES = (224, 160, 112, 80, SMALL_IMAGE)
+_SIZES = (224, 160, 112, 80, SMALL_IMAGE)
 _ENOUGH = 20  # epochs; as few as `auto` ever chooses
-_SECONDS = 6.0  # to time one size
+SECONDS = 6.0  # to time one size
 
 
 @dataclass(frozen=True)
@@ -28,58 +29,42 @@ class Choice:
     slowest: float
 
 
-@dataclass(frozen=True)
-class FittingSize:
-    """Views at which enough epochs fit into a limit, or the smallest ones."""
-
-    config: Config
-    settings: tuple[str, ...]
-    timing: Timing
-    steps_per_epoch: int
-    epochs: int  # that fit into the limit, at most those of the run
-
-    @property
-    def epoch_seconds(self) -> float:
-        """Seconds per epoch if the machine were idle."""
-        return self.timing.fastest * self.steps_per_epoch
-
-
-def fitting_size(
-    config: Config, source: Source, device: torch.device, *, limit: float = LIMIT, seconds: float = _SECONDS
-) -> FittingSize:
-    """Choose the largest views at which enough epochs fit into `limit` seconds; `seconds` is the time to time one."""
-    for size in (config.global_size, *(size for size in SIZES if size < config.global_size)):
-        smaller, settings = with_size(config, size)
-        timing = time_steps(smaller, source, device, seconds=seconds)
-        steps_per_epoch = make_loader(source, smaller).steps_per_epoch
-        epochs = min(config.epochs, int(limit / (timing.fastest * steps_per_epoch)))
-        if epochs >= min(_ENOUGH, config.epochs):
-            break
-    return FittingSize(smaller, settings, timing, steps_per_epoch, epochs)
-
-
 def best_choice(config: Config, source: Source, device: torch.device, seconds: float) -> Choice:
     """Choose the largest views, then the most epochs, that fit into the limit; `seconds` is the present time."""
     if seconds <= LIMIT:
         return Choice((), seconds, seconds)
-    fitting = fitting_size(config, source, device)
-    settings, timing = fitting.settings, fitting.timing
-    epochs = max(fitting.epochs, min(_ENOUGH, config.epochs))
+    enough = min(_ENOUGH, config.epochs)
+    for size in sizes_to_try(config):
+        settings = size_settings(config, size)
+        smaller = config.model_copy(update=settings)
+        timing = time_steps(smaller, source, device, seconds=SECONDS)
+        steps_per_epoch = make_loader(source, smaller).steps_per_epoch
+        epochs = min(config.epochs, int(LIMIT / (timing.fastest * steps_per_epoch)))
+        if epochs >= enough:
+            break
+    epochs = max(epochs, enough)
     if epochs < config.epochs:
-        settings = (*settings, f"epochs={epochs}")
+        settings["epochs"] = epochs
         if config.warmup_epochs >= epochs:
-            settings = (*settings, f"warmup_epochs={epochs // 10}")
-    steps = epochs * fitting.steps_per_epoch
-    return Choice(settings, timing.fastest * steps, timing.slowest * steps)
+            settings["warmup_epochs"] = epochs // 10
+    steps = epochs * steps_per_epoch
+    words = tuple(f"{key}={value}" for key, value in settings.items())
+    return Choice(words, timing.fastest * steps, timing.slowest * steps)
 
 
-def with_size(config: Config, size: int) -> tuple[Config, tuple[str, ...]]:
-    """Return the configuration with global views of `size` and proportional local views, and the changed settings."""
+def sizes_to_try(config: Config) -> list[int]:
+    """Return the size of the global views, and the smaller ones that the encoder accepts."""
+    patch = patch_size(build_encoder(config)) or 1
+    return [config.global_size, *(size for size in _SIZES if size < config.global_size and size % patch == 0)]
+
+
+def size_settings(config: Config, size: int) -> dict[str, object]:
+    """Return the settings of global views of `size`, with proportional local views; none if they have that size."""
     if size == config.global_size:
-        return config, ()
+        return {}
     values: dict[str, object] = {"global_size": size}
     if config.local_views:
         values["local_size"] = max(8, round(config.local_size * size / config.global_size / 8) * 8)
     if size <= SMALL_IMAGE and config.stem == "auto":
         values["stem"] = "encoder"  # the small stem costs four to sixteen times as much
-    return config.model_copy(update=values), tuple(f"{key}={value}" for key, value in values.items())
+    return values

@@ -1,6 +1,6 @@
 """`carp train --dry-run`: what a run would do and which resources it needs. Nothing is written."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from carp.config import SMALL_IMAGE, Config
 from carp.config.recipe import to_yaml
 from carp.console.progress import Display
 from carp.console.quantities import counted, duration_range
+from carp.encoders.starting_point import is_sized
 from carp.errors import CarpError
 from carp.images.decoding.decode import pixel_limit
 from carp.images.inspect.image_size import advice
@@ -19,13 +20,16 @@ from carp.images.loading.loader import make_loader
 from carp.images.open_source import open_source
 from carp.images.source import Openable, Source
 from carp.images.sources.subset import held_out
+from carp.training.planning.alternatives import alternatives
 from carp.training.planning.best_choice import best_choice
 from carp.training.planning.estimate import Estimate, estimate
 from carp.training.planning.memory_check import memory_for_training, memory_problem
-from carp.training.planning.time_budget import affordable_epochs
+from carp.training.planning.time_budget import budget
 from carp.training.planning.timing import Timing, time_steps
 from carp.training.preparation import open_for_training
 from carp.training.schedules import Schedules
+
+_COMPARED = (None, "adapt", "folder", "photos-cpu")  # recipes for one's own images, which leave a choice
 
 
 def dry_run(
@@ -67,13 +71,18 @@ def dry_run(
     yield f"memory in total       {_gigabytes(needs.total_bytes)} (estimate; {_gigabytes(free)} is free)"
     if problem := memory_problem(config, needs, free):
         yield f"warning               {problem}"
-    if note := advice(source, config):
+    if note := advice(source, config, started=config.start is not None):
         yield f"warning               {note}"
     if needs.total_bytes > free:
         needed = f"{_gigabytes(needs.total_bytes)} is needed, but only {_gigabytes(free)} is free"
         yield f"time                  not measured: {needed}"
     else:
-        yield from _time(config, source, device, steps, minutes)
+        any_size = config.start is not None and not is_sized(recipe, overrides)
+        timing = yield from _time(config, source, device, steps, minutes, any_size=any_size)
+        if timing is not None and recipe in _COMPARED:
+            name = str(data) if isinstance(data, str | Path) else "IMAGES"
+            for way in alternatives(name, config, timing, source, device, overrides):
+                yield f"{way.name:<21} {way.time}: {way.command}"
 
 
 def _cores(config: Config, device: torch.device) -> str:
@@ -98,23 +107,28 @@ def _stem(config: Config, needs: Estimate) -> str:
     return f"the encoder's own, because {reason}"
 
 
-def _time(config: Config, source: Source, device: torch.device, steps: int, minutes: float | None) -> Iterator[str]:
-    """Measure how long the run will take, and suggest settings if that is long."""
+def _time(
+    config: Config, source: Source, device: torch.device, steps: int, minutes: float | None, *, any_size: bool
+) -> Generator[str, None, Timing | None]:
+    """Measure how long the run will take, and suggest settings if that is long; return the time of a step."""
     try:
         with pixel_limit(config.max_image_pixels):
             timing = time_steps(config, source, device)
             yield f"time                  {_measured(config, timing, device, steps)}"
             if minutes is not None:
-                epochs = min(config.epochs, affordable_epochs(minutes, timing, steps // config.epochs))
-                yield f"{f'in {minutes:g} min':<21} {counted(epochs, 'epoch') if epochs else 'less than one epoch'}"
+                found = budget(minutes, config, source, device, any_size=any_size)
+                fits = counted(found.epochs, "epoch") if found.epochs else "less than one epoch"
+                size = "".join(f" with {key}={value}" for key, value in found.size.items())
+                yield f"{f'in {minutes:g} min':<21} {fits}{size}"
             choice = best_choice(config, source, device, timing.fastest * steps)
     except (CarpError, torch.OutOfMemoryError) as error:
         yield f"time                  not measured: {error}"
-        return
+        return None
     best = "the settings as they are"
     if choice.settings:
         best = f"{' '.join(choice.settings)}: {duration_range(choice.fastest, choice.slowest)}"
     yield f"best choice here      {best}"
+    return timing
 
 
 def _measured(config: Config, timing: Timing, device: torch.device, steps: int) -> str:

@@ -1,5 +1,9 @@
-"""`carp train --minutes`: as many epochs as fit into a given time, with schedules that end when they do."""
+"""`carp train --minutes`: as many epochs as fit into a given time, with schedules that end when they do.
 
+A run from weights, whose size of the views is not set, takes smaller views before it takes fewer epochs.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,6 +17,7 @@ from carp.images.decoding.decode import pixel_limit
 from carp.images.loading.loader import make_loader
 from carp.images.source import Source
 from carp.runs.run_folder import config_of
+from carp.training.planning.best_choice import SECONDS, size_settings, sizes_to_try
 from carp.training.planning.timing import Timing, time_steps
 
 FOR_STEPS = 0.9  # share of the time; the rest is for reading images, validation, checkpoints and plots
@@ -24,13 +29,49 @@ def affordable_epochs(minutes: float, timing: Timing, steps_per_epoch: int) -> i
     return int(60 * minutes * FOR_STEPS / (timing.slowest * steps_per_epoch))
 
 
+@dataclass(frozen=True)
+class Budget:
+    """What fits into a given time: the size of the views, and the epochs, which may be none."""
+
+    size: dict[str, object]  # settings; empty for the size as it is
+    epochs: int
+    timing: Timing
+
+
+def budget(minutes: float, config: Config, source: Source, device: torch.device, *, any_size: bool) -> Budget:
+    """Measure how many epochs fit into `minutes`, at most those of the configuration.
+
+    With `any_size`, smaller views are tried until all epochs fit; otherwise, and for the smallest ones, fewer epochs
+    must do.
+    """
+    steps_per_epoch = make_loader(source, config).steps_per_epoch
+    sizes = sizes_to_try(config) if any_size else [config.global_size]
+    with pixel_limit(config.max_image_pixels):
+        for size in sizes:
+            settings = size_settings(config, size)
+            timing = time_steps(
+                config.model_copy(update=settings), source, device, seconds=SECONDS if len(sizes) > 1 else None
+            )
+            epochs = min(config.epochs, affordable_epochs(minutes, timing, steps_per_epoch))
+            if epochs == config.epochs:
+                break
+    return Budget(settings, epochs, timing)
+
+
 def fit_into(
-    minutes: float, config: Config, source: Source, device: torch.device, folder: Path, display: Display
+    minutes: float,
+    config: Config,
+    source: Source,
+    device: torch.device,
+    folder: Path,
+    display: Display,
+    *,
+    any_size: bool = False,
 ) -> Config:
     """Return the configuration with the epochs that fit into `minutes`, at most those it has.
 
     Warm-up is shortened in proportion. The time of a step is measured under the present load of the machine. A run that
-    was begun keeps its length.
+    was begun keeps its length. With `any_size`, the views may become smaller.
     """
     if minutes <= 0:
         raise ConfigError(f"--minutes must be more than 0, received {minutes:g}.")
@@ -41,19 +82,18 @@ def fit_into(
         )
     if (begun := config_of(folder)) is not None:
         return config.model_copy(update={key: getattr(begun, key) for key in _LENGTHS})
-    steps_per_epoch = make_loader(source, config).steps_per_epoch
-    with pixel_limit(config.max_image_pixels):
-        timing = time_steps(config, source, device)
-    epoch = timing.slowest * steps_per_epoch
-    affordable = affordable_epochs(minutes, timing, steps_per_epoch)
-    if affordable < 1:
+    found = budget(minutes, config, source, device, any_size=any_size)
+    timing, epochs = found.timing, found.epochs
+    epoch = timing.slowest * make_loader(source, config).steps_per_epoch
+    config = config.model_copy(update=found.size)
+    if epochs < 1:
         raise ConfigError(
             f"one epoch takes about {duration(epoch)} on this machine, received --minutes {minutes:g}. Give at least "
             f"{epoch / 60 / FOR_STEPS:.0f} minutes, or smaller views such as global_size={config.global_size // 2}."
         )
-    epochs = min(config.epochs, affordable)
+    size = f" with global_size={config.global_size}" if any_size else ""
     display.say(
-        f"{minutes:g} minutes: {counted(epochs, 'epoch')} of {duration(epoch)}"
+        f"{minutes:g} minutes: {counted(epochs, 'epoch')} of {duration(epoch)}{size}"
         f"{', as set' if epochs == config.epochs else f' instead of {config.epochs}'} "
         f"({duration(timing.slowest)} per step, measured over {counted(timing.steps, 'step')})"
     )

@@ -69,7 +69,7 @@ def time_steps(config: Config, source: Source, device: torch.device, *, seconds:
             affordable = max(affordable, _FEWEST_IMAGES)
         few = first
         if affordable > first.batch_size or first == config:
-            few = _with_images(config, affordable)
+            few = _with_images(config, max(affordable, first.batch_size))
             timing = best_of(few, max(_STEPS, config.workers))
     finally:
         torch.set_num_threads(before)
