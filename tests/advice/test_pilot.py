@@ -1,5 +1,6 @@
 """A pilot trains on images that nothing is measured on, and is measured like the other encoders."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +141,8 @@ def test_images_are_not_enlarged_much(run: Path) -> None:
     model = load_model(run, None, "cpu")
     assert fitted(model, 500).size == model.size == 32
     large = load_model(run, 224, "cpu")
-    assert (fitted(large, 43).size, fitted(large, 43).own_size) == (96, 224)
-    assert fitted(large, 112).size == 224
+    assert (fitted(large, 43).size, fitted(large, 112).size) == (96, 224)
+    assert (model.resized, large.resized, fitted(replace(large, resized=False), 43).resized) == (False, True, True)
 
 
 def test_copies_and_sizes_are_found_in_the_sample() -> None:

@@ -39,7 +39,7 @@ def probe(name: str, views: float, knn: float | None = None, kind: str = MODEL) 
     """An encoder with these shares, right on the first images."""
     hits, right = (None if share is None else (np.arange(M) < share * M).astype(np.float64) for share in (views, knn))
     assert hits is not None
-    return Probe(name, kind, 64, 64, interval(hits), None if right is None else interval(right), 0.01, hits, right)
+    return Probe(name, kind, 64, False, interval(hits), None if right is None else interval(right), 0.01, hits, right)
 
 
 def baselines(views: float = 0.1, knn: float | None = None) -> list[Probe]:

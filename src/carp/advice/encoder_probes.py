@@ -52,8 +52,8 @@ class Candidate:
     kind: str
     module: nn.Module
     size: int
-    own_size: int
-    """The size that it was made for."""
+    resized: bool = False
+    """Whether this is another size than that of the weights."""
     interpolation: Interpolation = "bicubic"
 
 
@@ -64,7 +64,8 @@ class Probe:
     name: str
     kind: str
     size: int
-    own_size: int
+    resized: bool
+    """Whether this is another size than that of the weights."""
     views: Interval
     knn: Interval | None
     seconds: float
@@ -96,7 +97,7 @@ class ProbeImages:
 def load_model(model: str | Path, size: int | None, device: str) -> Candidate:
     """Load a run or weights; `size` is that of the weights if it is None."""
     encoder = load_encoder(model, "teacher", FeatureOptions(size=size, device=device))
-    return Candidate(str(model), MODEL, encoder.module, encoder.size, encoder.size, encoder.interpolation)
+    return Candidate(str(model), MODEL, encoder.module, encoder.size, size is not None, encoder.interpolation)
 
 
 def fitted(candidate: Candidate, side: int) -> Candidate:
@@ -107,7 +108,7 @@ def fitted(candidate: Candidate, side: int) -> Candidate:
     size = -(-2 * max(side, 1) // _STRIDE) * _STRIDE
     if size >= candidate.size or any(patch_size(part) for part in candidate.module.modules()):
         return candidate
-    return replace(candidate, size=size)
+    return replace(candidate, size=size, resized=True)
 
 
 def baselines(config: Config) -> list[Candidate]:
@@ -116,8 +117,8 @@ def baselines(config: Config) -> list[Candidate]:
     untrained = build_model(config, device).student.encoder
     side = min(size, RAW_PIXELS_SIDE)
     return [
-        Candidate(RAW_PIXELS, BASELINE, nn.Flatten().to(device), side, side),
-        Candidate(UNTRAINED, BASELINE, untrained, size, size, config.interpolation),
+        Candidate(RAW_PIXELS, BASELINE, nn.Flatten().to(device), side),
+        Candidate(UNTRAINED, BASELINE, untrained, size, interpolation=config.interpolation),
     ]
 
 
@@ -161,7 +162,7 @@ def probe(candidate: Candidate, images: ProbeImages, device: torch.device, progr
         candidate.name,
         candidate.kind,
         candidate.size,
-        candidate.own_size,
+        candidate.resized,
         interval(hits_M),
         None if right_M is None else interval(right_M),
         seconds,

@@ -113,8 +113,8 @@ def run_pilots(
     """
     rest = without(source, images)
     if len(rest) < _FEWEST_IMAGES:
-        few = f"{counted(len(rest), 'image')} besides those that are measured"
-        return Pilots([], [f"not run: there are only {few}; a pilot needs at least {_FEWEST_IMAGES}."])
+        few = f"{counted(len(rest), 'image')} to train on besides those that are measured"
+        return Pilots([], [f"not run: {few}; a pilot needs at least {_FEWEST_IMAGES}."])
     found, notes = list[PilotRun](), list[str]()
     starts: list[str | None] = [None] if best is None else [best.name, None]
     while starts:

@@ -170,7 +170,7 @@ def _plan(
     if found.action not in ("adapt", "scratch"):
         return None, []
     start = found.model if found.action == "adapt" else None
-    size = best.size if start is not None and best is not None and best.size != best.own_size else None
+    size = best.size if start is not None and best is not None and best.resized else None
     try:
         plan = planned(start=start, size=size)
     except CarpError as error:
@@ -191,7 +191,7 @@ def _command(
     if plan is not None:
         return plan.command, plan.text()
     if found.action == "use" and best is not None:
-        size = [] if best.size == best.own_size else ["--size", str(best.size)]
+        size = ["--size", str(best.size)] if best.resized else []
         words = ["carp", "embed", best.name, "--data", *images, *size, "--out", "images.features"]
         return shlex.join(words), embedding_time(best.seconds, findings.images)
     if found.action == "clean" and findings.unreadable == 0:
