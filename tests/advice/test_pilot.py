@@ -82,6 +82,7 @@ def test_a_pilot_is_measured_against_its_start_and_one_that_fails_is_a_note(
     assert done.views_change.value == pytest.approx(done.probe.views.value - best.views.value)
     assert done.views_change.images == len(images.viewed)
     assert done.knn_change is None
+    assert (done.size, done.probe.size, best.size) == (32, 32, 32)
     assert done.as_dict()["views_change"]["low"] == done.views_change.low
 
 

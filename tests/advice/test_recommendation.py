@@ -57,7 +57,7 @@ def pilot(
         )
         changes = difference(measured.hits_M, start.hits_M), labelled
     return PilotRun(
-        "the pilot", None if start is None or scratch else start.name, 100, 3, 60.0, enough, measured, *changes
+        "the pilot", None if start is None or scratch else start.name, 100, 3, 64, 60.0, enough, measured, *changes
     )
 
 

@@ -55,6 +55,8 @@ class PilotRun:
     start: str | None
     images: int
     epochs: int
+    size: int
+    """The side of the views that it trained on; a model is measured at the size of its start."""
     seconds: float
     enough: bool
     """Whether it saw enough images to speak for a run."""
@@ -69,12 +71,13 @@ class PilotRun:
         return {
             **{key: getattr(self, key) for key in ("start", "images", "epochs", "enough", "seconds")},
             **self.probe.as_dict(),
+            "trained_size": self.size,
             **{key: None if change is None else asdict(change) for key, change in changes.items()},
         }
 
     def text(self) -> str:
         """Describe the pilot."""
-        seen = f"{counted(self.epochs, 'epoch')} on {counted(self.images, 'image')} at {self.probe.size} pixels"
+        seen = f"{counted(self.epochs, 'epoch')} on {counted(self.images, 'image')} at {self.size} pixels"
         return f"{self.name}: {seen}, {duration(self.seconds)}"
 
 
@@ -215,7 +218,8 @@ def _run(
         **{**plan.settings, "device": device, "held_out": 0, "report": False},
     )
     seconds = time.monotonic() - begin
-    trained = load_model(run.folder, None, device)
+    # Another size alone changes what is measured, so the effect of training is measured at the size of the start
+    trained = load_model(run.folder, None if best is None or plan.start is None else best.size, device)
     measured = _measured(renamed(trained, name), images)
     knn_change = None
     if best is not None and best.right_M is not None and measured.right_M is not None:
@@ -225,6 +229,7 @@ def _run(
         plan.start,
         plan.images,
         run.config.epochs,
+        run.config.global_size,
         seconds,
         plan.enough,
         measured,
