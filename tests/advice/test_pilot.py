@@ -83,6 +83,8 @@ def test_a_pilot_is_measured_against_its_start_and_one_that_fails_is_a_note(
     assert done.views_change.images == len(images.viewed)
     assert done.knn_change is None
     assert (done.size, done.probe.size, best.size) == (32, 32, 32)
+    before = load_model(f"{tmp_path / 'pilot-0'}@0", best.size, "cpu")  # like is compared with like
+    assert np.array_equal(probe(before, images, CPU, lambda _done, _all: None).hits_M, best.hits_M)
     assert done.as_dict()["views_change"]["low"] == done.views_change.low
 
 
