@@ -11,7 +11,9 @@ from carp._version import __version__
 from carp.compute.openmp import bound_spinning
 
 if TYPE_CHECKING:
+    from carp.advice.outcome import Advice
     from carp.commands.ablate import ablate
+    from carp.commands.advise import advise
     from carp.commands.attack import Attacked, attack
     from carp.commands.check_data import check_data
     from carp.commands.check_folder import FileCheck, FolderCheck, check_folder
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 bound_spinning()
 
 _HOMES = {
+    "Advice": "carp.advice.outcome",
     "Attacked": "carp.commands.attack",
     "CarpCallback": "carp.integrations.lightning_callback",
     "CarpEncoder": "carp.integrations.sklearn_transformer",
@@ -86,6 +89,7 @@ _HOMES = {
     "Table": "carp.report.tables.join",
     "WeightsFile": "carp.commands.weights",
     "ablate": "carp.commands.ablate",
+    "advise": "carp.commands.advise",
     "attack": "carp.commands.attack",
     "carp_loss": "carp.model.loss",
     "check_data": "carp.commands.check_data",
@@ -116,6 +120,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "Advice",
     "Attacked",
     "CarpCallback",
     "CarpEncoder",
@@ -146,6 +151,7 @@ __all__ = [
     "WeightsFile",
     "__version__",
     "ablate",
+    "advise",
     "attack",
     "carp_loss",
     "check_data",

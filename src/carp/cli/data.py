@@ -1,4 +1,4 @@
-"""Commands about images: `carp data check`, `data attack`, `views`, `datasets`."""
+"""Commands about images: `carp data check`, `data attack`, `advise`, `views`, `datasets`."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,11 @@ from carp.cli import completion
 from carp.cli.app import app, data_app
 from carp.cli.options import (
     WITH_SETTINGS,
+    Device,
     Overrides,
     PlannedRecipe,
+    check_data,
+    check_model,
     parse,
 )
 from carp.cli.output import say, say_text
@@ -70,6 +73,55 @@ def _attack(
     say(f"originals: {made.originals:,}   copies: {made.copies:,}   manifest: {made.folder / 'manifest.json'}")
     if made.sheet is not None:
         say(f"sheet: {made.sheet}")
+
+
+@app.command("advise")
+def _advise(
+    data: Annotated[str, typer.Argument(help="Images: a folder, a list, shards or any other source (docs/data.md).")],
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="A run or weights to measure (docs/weights.md), besides lite0; can be repeated."),
+    ] = None,
+    validation: Annotated[
+        str | None, typer.Option(help="Labelled images, to measure k-NN. Default: the labels of the images, if any.")
+    ] = None,
+    pilot: Annotated[
+        float | None, typer.Option(help="Train for this many minutes, to measure whether training helps.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option(help="The time that you have for training. Default: 60.")] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(help="Side of the images for the models. Default: their own, or twice that of smaller images."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for advice.json and advice.html, a page with examples of defects.")
+    ] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder of datasets.")] = None,
+    download: Annotated[bool, typer.Option("--download", help="Let torchvision download missing datasets.")] = False,
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Is training worth it? Examine images and encoders, and recommend what to do, with its time and uncertainty."""
+    check_data(data, validation)
+    for each in model or ():
+        check_model(each)
+    from carp.commands.advise import advise
+
+    found = advise(
+        data,
+        model=model,
+        validation=validation,
+        pilot=pilot,
+        minutes=minutes,
+        size=size,
+        out=out,
+        root=root,
+        download=download,
+        device=device,
+        quiet=as_json,
+    )
+    for line in [json.dumps(found.as_dict())] if as_json else found.lines():
+        say(line)
 
 
 @app.command("views", context_settings=WITH_SETTINGS)

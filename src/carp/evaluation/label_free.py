@@ -93,12 +93,15 @@ def features_of_views(
 
 def view_retrieval(views_VMF: Features) -> float:
     """Share of views whose nearest neighbour among the next view of all images is that of the same image."""
+    return float(view_hits(views_VMF).mean(dim=1).mean())
+
+
+def view_hits(views_VMF: Features) -> Tensor:
+    """The views [V, M] for which this is so: 1, otherwise 0."""
     x_VMF = _directions(views_VMF)
-    hits = [
-        (x_VMF[v] @ x_VMF[v - 1].T).argmax(dim=1).eq(torch.arange(x_VMF.shape[1])).double().mean()
-        for v in range(len(x_VMF))
-    ]
-    return float(torch.stack(hits).mean())
+    own_M = torch.arange(x_VMF.shape[1])
+    hits = [(x_VMF[v] @ x_VMF[v - 1].T).argmax(dim=1).eq(own_M).double() for v in range(len(x_VMF))]
+    return torch.stack(hits)
 
 
 def neighbour_overlap(images_MF: Features, views_VMF: Features) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from carp.compute.threads import available_cores
 from carp.errors import UnreadableImageError
-from carp.images.decoding.decode import EMPTY, Stored, decode, format_of
+from carp.images.decoding.decode import EMPTY, Pixels, Stored, decode, format_of
 from carp.images.inspect.identical import digest
 from carp.images.loading.quarantine import Unreadable
 from carp.images.source import Source
@@ -68,12 +68,18 @@ class _Seen(NamedTuple):
     height: int = 0
 
 
-def scan(source: Source, *, view_size: int, progress: Callable[[int, int], None] = lambda _done, _all: None) -> Scan:
-    """Read and decode every image, with one thread per core."""
+def scan(
+    source: Source,
+    *,
+    view_size: int,
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+    look: Callable[[int, Pixels], None] = lambda _index, _pixels: None,
+) -> Scan:
+    """Read and decode every image, with one thread per core; `look` is called with each, in any of these threads."""
     digests = np.zeros(len(source), dtype="V16")
     sizes_N3 = np.zeros((len(source), 3), dtype=np.int64)  # bytes, width, height
     formats, broken = Counter[str](), list[Unreadable]()
-    for i, seen in enumerate(_read_all(source)):
+    for i, seen in enumerate(_read_all(source, look)):
         digests[i], sizes_N3[i] = seen.digest, (seen.num_bytes, seen.width, seen.height)
         if seen.bad:
             broken.append(seen.bad)
@@ -97,19 +103,22 @@ def scan(source: Source, *, view_size: int, progress: Callable[[int, int], None]
     )
 
 
-def _read_all(source: Source) -> Iterator[_Seen]:
+def _read_all(source: Source, look: Callable[[int, Pixels], None]) -> Iterator[_Seen]:
     with ThreadPoolExecutor(available_cores()) as pool:
         for start in range(0, len(source), _AT_A_TIME):  # a million queued tasks would fill the memory
-            yield from pool.map(lambda i: _read_one(source, i), range(start, min(start + _AT_A_TIME, len(source))))
+            rows = range(start, min(start + _AT_A_TIME, len(source)))
+            yield from pool.map(lambda i: _read_one(source, i, look), rows)
 
 
-def _read_one(source: Source, index: int) -> _Seen:
+def _read_one(source: Source, index: int, look: Callable[[int, Pixels], None]) -> _Seen:
     stored: Stored = b""
     try:
         stored = source.fetch(index)
-        height, width, _ = decode(stored, source.place(index)).shape
+        pixels = decode(stored, source.place(index))
     except UnreadableImageError as error:
         return _Seen(Unreadable(index, error.place, error.reason), bytes(16), len(stored))
+    look(index, pixels)
+    height, width, _ = pixels.shape
     num_bytes = len(stored) if isinstance(stored, bytes) else stored.nbytes
     return _Seen(None, digest(stored), num_bytes, _format(stored, source.place(index)), width, height)
 

@@ -20,13 +20,13 @@ from carp.runs.run_folder import config_of
 from carp.training.planning.best_choice import SECONDS, size_settings, sizes_to_try
 from carp.training.planning.timing import Timing, time_steps
 
-_FOR_STEPS = 0.9  # share of the time; the rest is for reading images, validation, checkpoints and plots
+FOR_STEPS = 0.9  # share of the time; the rest is for reading images, validation, checkpoints and plots
 _LENGTHS = ("epochs", "warmup_epochs")
 
 
 def affordable_epochs(minutes: float, timing: Timing, steps_per_epoch: int) -> int:
     """Return how many epochs fit into `minutes` under the measured load."""
-    return int(60 * minutes * _FOR_STEPS / (timing.slowest * steps_per_epoch))
+    return int(60 * minutes * FOR_STEPS / (timing.slowest * steps_per_epoch))
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def fit_into(
     if epochs < 1:
         raise ConfigError(
             f"one epoch takes about {duration(epoch)} on this machine, received --minutes {minutes:g}. Give at least "
-            f"{epoch / 60 / _FOR_STEPS:.0f} minutes, or smaller views such as global_size={config.global_size // 2}."
+            f"{epoch / 60 / FOR_STEPS:.0f} minutes, or smaller views such as global_size={config.global_size // 2}."
         )
     size = f" with global_size={config.global_size}" if any_size else ""
     display.say(
