@@ -151,6 +151,15 @@ def test_a_pilot_on_few_images_says_so() -> None:
         assert "saw only" not in text(recommend(findings(), probes, Pilots([pilot(lite0, after)], [])))
 
 
+def test_a_pilot_on_few_images_does_not_speak_against_training() -> None:
+    lite0 = probe("lite0", 0.6, 0.4)
+    probes = [lite0, *baselines(0.1, 0.2)]
+    for enough, action in ((False, "adapt"), (True, "use")):
+        found = recommend(findings(), probes, Pilots([pilot(lite0, 0.3, 0.2, enough=enough)], []))
+        assert found.action == action
+        assert "k-NN -20.0 points (" in text(found)
+
+
 def test_a_pilot_that_was_not_run_leaves_the_question_open() -> None:
     found = recommend(findings(), [probe("lite0", 0.5), *baselines()], Pilots([], ["not run: too few images."]))
     assert "only a pilot can tell" in text(found)

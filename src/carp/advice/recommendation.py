@@ -4,7 +4,7 @@ Only a pilot can show that training helps, so without one nothing here says that
 thumb, and every reason that rests on one says so.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from carp.advice.encoder_probes import BASELINE, MODEL, Probe
@@ -46,9 +46,8 @@ def recommend(findings: ImageFindings, probes: list[Probe], pilots: Pilots | Non
     for rule in (_clean, _few):
         if (found := rule(findings, best)) is not None:
             return found
-    if pilots is not None and pilots.runs:
-        return _by_pilot(best, pilots.runs)
-    return _without_pilot(findings, best, probes)
+    without = _without_pilot(findings, best, probes)
+    return _by_pilot(best, pilots.runs, without) if pilots is not None and pilots.runs else without
 
 
 def best_model(probes: list[Probe]) -> Probe | None:
@@ -103,8 +102,8 @@ _SCRATCH = "train from scratch"
 _ONLY_A_PILOT = "Whether training helps: only a pilot can tell (--pilot MINUTES). No improvement is promised."
 
 
-def _by_pilot(best: Probe | None, runs: list[PilotRun]) -> Recommendation:
-    """What the pilots measured decides."""
+def _by_pilot(best: Probe | None, runs: list[PilotRun], without: Recommendation) -> Recommendation:
+    """What the pilots measured decides; pilots on few images can speak for training, but not against it."""
     longer = (
         "What a longer run on all images gives: a pilot shows the direction, not the size of the change. A run is "
         "compared with its start while it trains, and its best checkpoint is kept."
@@ -127,6 +126,9 @@ def _by_pilot(best: Probe | None, runs: list[PilotRun]) -> Recommendation:
         if run.start is None:
             return Recommendation("scratch", None, _SCRATCH, reasons, [], [*short, longer])
         return Recommendation("adapt", run.start, f"adapt {run.start}", reasons, [], [*short, longer])
+    if not any(run.enough for run in runs):
+        reasons.append("No pilot saw enough images to speak against training.")
+        return replace(without, reasons=[*without.reasons, *reasons], unknown=[*short, *without.unknown])
     if all(change.high < 0 for _, change in changes):
         reasons.append("Every pilot was worse than the start.")
     else:
