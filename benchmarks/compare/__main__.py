@@ -75,17 +75,13 @@ def _comparison(arguments: argparse.Namespace, display: Display) -> Comparison:
     except ValueError:
         raise ConfigError(f"--seeds must be whole numbers such as 1,2,3, received {arguments.seeds!r}.") from None
     if TRIAL_SEED in seeds or min(seeds) < 0:
-        raise ConfigError(
-            f"--seeds must be larger than {TRIAL_SEED}, the seed of the trials, received {arguments.seeds}."
-        )
+        raise ConfigError(f"--seeds must be above {TRIAL_SEED}, the seed of the trials, received {arguments.seeds}.")
     if arguments.trials < 1:
         raise ConfigError(f"--trials must be at least 1, received {arguments.trials}.")
     effort = Effort(arguments.trials, seeds, arguments.search_seed)
     settings = _common(arguments)
     if ":" not in arguments.test and not Path(arguments.test).exists():
-        raise DataError(
-            f"there are no test images at {arguments.test}. Check --test; they are opened after the trials."
-        )
+        raise DataError(f"there are no test images at {arguments.test}. Check --test.")
     return Comparison(arguments.out / arguments.name, _images(arguments, display), settings, effort)
 
 

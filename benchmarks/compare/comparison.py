@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.compare.effort import Effort, is_final
 from benchmarks.compare.images import ComparedImages
-from benchmarks.compare.measures import KNN, all_measures, knn_of
+from benchmarks.compare.measures import KNN, MEASURES, measured
 from benchmarks.compare.methods import METHODS, find_method
 from benchmarks.compare.training import MethodTraining
 from benchmarks.shared import CPU
@@ -74,34 +74,37 @@ class Comparison:
         method, trial = find_method(job.point.value), job.point.settings
         source = self.images.for_finals if is_final(job) else self.images.for_trials
         config = method.configure({**self.common, "seed": job.seed}, trial, num_images=len(source))
-        training = MethodTraining(method, trial, source, config)
-        resumed_at, start, cpu = newest_step(place), time.monotonic(), time.process_time()
+        resumed_at, steps, start, cpu = newest_step(place), 0, time.monotonic(), time.process_time()
+        times: dict[str, float | None] = {}
         found: dict[str, dict[str, float]] = {}
         verdict, notes = "", tuple[str, ...]()
-        trained = start
         try:
+            training = MethodTraining(method, trial, source, config)
+            steps = training.num_steps
             training.run(place, save_steps=save_steps)
-            trained, cpu = time.monotonic(), time.process_time() - cpu
+            trained, cpu = time.monotonic() - start, time.process_time() - cpu
             found = self._measured(training, final=is_final(job))
+            evaluation = time.monotonic() - start - trained
+            times = {
+                "seconds": job_seconds(trained, resumed_at, steps, evaluation),
+                "cpu_seconds": job_seconds(cpu, resumed_at, steps),
+            }
         except NonFiniteError as error:
             verdict, notes = DIVERGED, (str(error),)
         except (RuntimeError, ValueError, ArithmeticError) as error:
             if "alloc" in str(error):  # no memory is no property of the setting
                 raise
             verdict, notes = FAILED, (f"{type(error).__name__}: {error}",)
-        evaluation = time.monotonic() - trained if found else 0.0
-        training_time = (trained if found else time.monotonic()) - start
-        measured = Measured(
+        values = Measured(
             accuracies=found.pop(KNN, {}),
             measures=found,
             verdict=verdict,
-            seconds=job_seconds(training_time, resumed_at, training.num_steps, evaluation),
-            cpu_seconds=None if verdict else job_seconds(cpu, resumed_at, training.num_steps),
-            steps=training.num_steps,
+            **times,
+            steps=steps,
             resumed_at=resumed_at,
             notes=notes,
         )
-        made = JobResult.of(self.folder.name, job, measured, kept=False, versions=versions())
+        made = JobResult.of(self.folder.name, job, values, kept=False, versions=versions())
         place.mkdir(parents=True, exist_ok=True)
         made.write(place)
         remove_large(place, made)
@@ -110,11 +113,11 @@ class Comparison:
     def _measured(self, training: MethodTraining, *, final: bool) -> dict[str, dict[str, float]]:
         encoders, images = training.method.encoders(), self.images
         if not final:
-            return {KNN: knn_of(encoders, images.size, images.for_trials, images.judging)}
+            return measured(encoders, images.size, images.for_trials, images.judging, [KNN])
         described = {"images": len(images.tested), "fingerprint": images.tested.fingerprint}
         with in_turn(self.folder):
             open_study(self.folder / TEST, {"test": described})  # all final jobs use the same ones
-        return all_measures(encoders, images.size, images.train, images.tested)
+        return measured(encoders, images.size, images.train, images.tested, MEASURES)
 
     def identity(self) -> dict[str, Any]:
         """Return what must not change while jobs are added. The test images are not opened for it."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from carp.config import SMALL_IMAGE
 from carp.console.progress import Display
 from carp.errors import ConfigError, DataError, received
-from carp.evaluation.labelled_features import check_classes
+from carp.evaluation.labelled_features import class_numbers
 from carp.images.labels import single_labels
 from carp.images.loading.in_memory import hold_in_memory
 from carp.images.open_source import open_images
@@ -69,8 +69,8 @@ class ComparedImages:
     def tested(self) -> ArraySource:
         """The test images. Nothing before the final jobs may use them."""
         found = _read(self.test, self.size, self.root, self.display)
-        check_classes(self.train, found)
-        return found
+        labels = class_numbers(self.train, found)[single_labels(found)]
+        return ArraySource(found.images, labels, self.train.classes, name=found.name, fingerprint=found.fingerprint)
 
     @cached_property
     def _split(self) -> tuple[Indices, Indices]:

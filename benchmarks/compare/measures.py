@@ -1,6 +1,6 @@
 """What encoders are judged by: k-NN for the choice; k-NN, linear classifiers and k-means for the table."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from torch import nn
@@ -8,7 +8,7 @@ from torch import nn
 from benchmarks.shared import CPU
 from carp.errors import NonFiniteError
 from carp.evaluation.clustering import kmeans
-from carp.evaluation.feature_arrays import Features
+from carp.evaluation.feature_arrays import Features, Labels
 from carp.evaluation.linear.probe import linear_probe
 from carp.evaluation.nearest_neighbours import knn_accuracy
 from carp.features.extract import extract
@@ -20,36 +20,39 @@ K = 20
 _LINEAR_EPOCHS = 30  # on stored features; 100 epochs change the third digit and take three times as long
 _REDOS = 5  # starts of k-means
 
-Encoders = Mapping[str, nn.Module]
+Arrays = tuple[Features, Labels, Features, Labels]  # of the bank, then of the images that are classified
 
 
-def knn_of(encoders: Encoders, size: int, bank: ArraySource, queries: ArraySource) -> dict[str, float]:
-    """Return the k-NN accuracy of every branch (k = 20, temperature 0.07)."""
+def measured(
+    encoders: Mapping[str, nn.Module], size: int, bank: ArraySource, queries: ArraySource, names: Iterable[str]
+) -> dict[str, dict[str, float]]:
+    """Return measures by name, then by branch; raise if training has made features infinite."""
+    found: dict[str, dict[str, float]] = {name: {} for name in names}
     assert bank.labels is not None
     assert queries.labels is not None
-    return {
-        branch: knn_accuracy(
-            features_of(encoder, bank, size), bank.labels, features_of(encoder, queries, size), queries.labels, k=K
-        )
-        for branch, encoder in encoders.items()
-    }
-
-
-def all_measures(encoders: Encoders, size: int, train: ArraySource, test: ArraySource) -> dict[str, dict[str, float]]:
-    """Return all measures by name, then by branch."""
-    found: dict[str, dict[str, float]] = {name: {} for name in MEASURES}
-    assert train.labels is not None
-    assert test.labels is not None
     for branch, encoder in encoders.items():
-        parts = (features_of(encoder, train, size), train.labels, features_of(encoder, test, size), test.labels)
-        found[KNN][branch] = knn_accuracy(*parts, k=K)
-        found[LINEAR][branch] = linear_probe(*parts, epochs=_LINEAR_EPOCHS).values["top1"]
-        found[NMI][branch] = kmeans(*parts, redos=_REDOS).values["nmi"]
+        parts = (_features(encoder, bank, size), bank.labels, _features(encoder, queries, size), queries.labels)
+        for name, values in found.items():
+            values[branch] = _MEASURES[name](*parts)
     return found
 
 
-def features_of(encoder: nn.Module, source: ArraySource, size: int) -> Features:
-    """Return the features of all images; raise if training has made them infinite."""
+def _knn(*parts: *Arrays) -> float:
+    return knn_accuracy(*parts, k=K)
+
+
+def _linear(*parts: *Arrays) -> float:
+    return linear_probe(*parts, epochs=_LINEAR_EPOCHS).values["top1"]
+
+
+def _nmi(*parts: *Arrays) -> float:
+    return kmeans(*parts, redos=_REDOS).values["nmi"]
+
+
+_MEASURES: dict[str, Callable[[*Arrays], float]] = {KNN: _knn, LINEAR: _linear, NMI: _nmi}
+
+
+def _features(encoder: nn.Module, source: ArraySource, size: int) -> Features:
     found = extract(encoder, source, size=size, device=CPU, batch_size=512).features
     if not np.isfinite(found).all():
         raise NonFiniteError("the encoder's features are not finite.")
