@@ -12,6 +12,7 @@ from benchmarks.compare.effort import TRIAL_SEED, Effort
 from benchmarks.compare.images import ComparedImages
 from benchmarks.compare.methods import METHODS
 from benchmarks.compare.page import write_comparison
+from benchmarks.compare.summary import read_results
 from carp.config.recipe import parse_overrides
 from carp.console.progress import Display
 from carp.console.quantities import counted, duration
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def table(arguments: argparse.Namespace) -> None:
     """Write tables, plots and the page from all results."""
-    if not arguments.out.is_dir():
+    if not read_results(arguments.out):
         raise DataError(f"there are no results in {arguments.out}. Run a comparison first, or give another --out.")
     write_comparison(arguments.out, arguments.page)
     print((arguments.out / "table.md").read_text(), end="")

@@ -17,7 +17,7 @@ class SimCLR(Method):
     """Contrast every view with all other images of the batch (Chen et al., 2020)."""
 
     name, title = "simclr", "SimCLR"
-    source = "paper, appendix on CIFAR-10"
+    source = "paper, appendix on CIFAR-10 (lr 0.5, 1 or 1.5)"
     fixed = {  # noqa: RUF012 - a ClassVar of the base
         "optimiser": "lars",
         "weight_decay": [1e-6, 1e-6],

@@ -24,7 +24,7 @@ class Measured(BaseModel):
         kl_limit: Its value if one prototype of each block takes all images: ln N_B.
         verdict: The last verdict on the run.
         seconds: The time of the job; None if most of it was done before an interruption, in an unknown time.
-        cpu_seconds: The processor time of training, which other programs on the machine do not change; None as above.
+        cpu_seconds: The processor time of training; None as above.
         steps: Steps of the run.
         resumed_at: The step that the job was resumed at; 0 if it ran through.
         notes: Remarks on the numbers.
