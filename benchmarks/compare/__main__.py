@@ -63,7 +63,7 @@ def table(arguments: argparse.Namespace) -> None:
 def time_methods(arguments: argparse.Namespace) -> None:
     """Measure the CPU time of a step of every method, for planning."""
     settings, images = _common(arguments), _images(arguments, Display())
-    print("| method | CPU time of a step, ms |\n| --- | --- |")
+    print("| method | CPU time of a step (the fastest), ms |\n| --- | --- |")
     for name in arguments.methods:
         print(
             f"| {METHODS[name].title} | {1000 * time_steps(name, settings, images, arguments.steps):.0f} |", flush=True

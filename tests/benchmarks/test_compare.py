@@ -20,7 +20,7 @@ from benchmarks.compare.comparison import Comparison, common_settings
 from benchmarks.compare.effort import Effort, choose
 from benchmarks.compare.images import ComparedImages
 from benchmarks.compare.methods import METHODS, find_method
-from benchmarks.compare.page import ranges_section, write_comparison
+from benchmarks.compare.page import write_comparison
 from benchmarks.compare.ranges import trial_settings
 from benchmarks.compare.summary import read_results
 from benchmarks.compare.training import MethodTraining
@@ -321,10 +321,6 @@ def test_tables_plot_and_page(finished: tuple[Path, Watched], tmp_path: Path) ->
     assert (tmp_path / "docs/images/comparison-colours.png").stat().st_size > 1000
     assert "images/comparison-colours.png" in page
     assert all(method.title in page for method in METHODS.values())
-
-
-def test_the_page_in_the_documentation_has_the_ranges_of_the_code() -> None:
-    assert ranges_section() in (Path(__file__).parents[2] / "docs/comparison.md").read_text()
 
 
 def test_unequal_trials_are_refused(finished: tuple[Path, Watched], tmp_path: Path) -> None:

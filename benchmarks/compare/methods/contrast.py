@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from benchmarks.compare.method import Method, Moment, encoder_of, lars_lr, momentum, sgd_lr, teacher_of, width
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
+from carp.random import Purpose, seed_of
+
+_BATCH_NORM_PARTS = 8  # as in the authors' notebook
 
 
 class SimCLR(Method):
@@ -52,11 +55,12 @@ class MoCo(Method):
     """Contrast every view with a queue of earlier images, as a momentum encoder sees them (Chen et al., 2020).
 
     The loss is symmetric, so that both views pass through the student, as in all other methods. Each direction has
-    its own queue: in a common one, the key of the same view would be among the negatives.
+    its own queue: in a common one, the key of the same view would be among the negatives. Keys are computed in random
+    parts of the batch, so that the statistics of batch norm do not give away which key belongs to which query.
     """
 
     name, title = "moco", "MoCo v2"
-    source = "authors' CIFAR-10 notebook, symmetric"
+    source = "authors' CIFAR-10 notebook, symmetric loss"
     fixed = {  # noqa: RUF012
         "optimiser": "sgd",
         "weight_decay": [5e-4, 5e-4],
@@ -88,18 +92,20 @@ class MoCo(Method):
         encoder, features = encoder_of(self.config)
         return nn.Sequential(encoder, MoCoProjectionHead(features, self.config.projector_hidden, self.config.embedding))
 
-    def loss(self, views: Sequence[Tensor], moment: Moment) -> Tensor:  # noqa: ARG002
+    def loss(self, views: Sequence[Tensor], moment: Moment) -> Tensor:
         """Return the mean cross entropy of finding the key of the other view, in both directions."""
-        with torch.no_grad():
-            keys = [self.teacher_output(view) for view in views]
+        generator = torch.Generator().manual_seed(seed_of(self.config.seed, Purpose.STEP, moment.step))
+        keys = [self._keys(view, torch.randperm(len(view), generator=generator)) for view in views]
         queries = [self.student(view).float() for view in views]
         pairs = zip(self.criteria, queries, reversed(keys), strict=True)
         return cast(Tensor, sum(criterion(query, key) for criterion, query, key in pairs) / len(queries))
 
-    def teacher_output(self, view: Tensor) -> Tensor:
-        """Return the keys of a view."""
+    @torch.no_grad()
+    def _keys(self, view: Tensor, order: Tensor) -> Tensor:
+        """Return the keys of a view, which passes through the teacher in parts, in this order."""
         assert self.teacher is not None
-        return cast(Tensor, self.teacher(view)).float()
+        keys = torch.cat([self.teacher(part).float() for part in view[order].chunk(_BATCH_NORM_PARTS)])
+        return torch.empty_like(keys).index_copy_(0, order, keys)
 
     def followed(self) -> nn.Module:
         """Return encoder and projector."""
