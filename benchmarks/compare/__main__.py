@@ -49,7 +49,10 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{counted(len(left), 'job')} of {len(jobs)} left{how_long}")
         return
     count = comparison.run(arguments.methods, display)
-    display.say(f"{counted(count, 'job')} done here. Write the tables with: python -m benchmarks.compare table")
+    done = {result.job.name for result in read_all(comparison.folder)}
+    left = sum(job.name not in done for job in jobs)
+    elsewhere = f" {counted(left, 'job')} left to other processes." if left else ""
+    display.say(f"{counted(count, 'job')} done here.{elsewhere} Tables: python -m benchmarks.compare table")
 
 
 def table(arguments: argparse.Namespace) -> None:

@@ -18,11 +18,15 @@ _INTRODUCTION = """# Methods compared
 
 CARP and seven other methods, each with the same encoder, images, views per image, batch, steps and number of trials:
 
-    python -m benchmarks.compare run --train cifar10/train --test cifar10/test --name cifar10 --size 32 --epochs 10
+    python -m benchmarks.compare run --name cifar10 --train cifar10/train --test cifar10/test --epochs 10
+    python -m benchmarks.compare run --name gtsrb --train gtsrb/train --test gtsrb/test --epochs 30 --group '\\d+/\\d+_'
+    python -m benchmarks.compare run --name pets --train dataset:pets:train --test dataset:pets:test --root pets \\
+        --size 64 --epochs 60
     python -m benchmarks.compare table --page docs/comparison.md
 
-The second command writes this page from the result files. `python -m benchmarks.compare run --help` lists the options.
-`--images 5000 --epochs 4` is a short budget.
+Run a command again to continue it, or several times at once to share its jobs. The last command writes this page from
+the result files. `--images 5000 --epochs 4` is a short budget. `--group` keeps the frames of one traffic sign together:
+they are near-copies, so those held out must not be in the bank.
 
 ## Rules
 - **The same for all**: the encoder of the recipe `cifar10-cpu` with the same initial weights, the images and their

@@ -14,6 +14,7 @@ from carp.config import Config
 from carp.random import Purpose, seed_of
 
 _BATCH_NORM_PARTS = 8  # as in the authors' notebook
+_COLOURS = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "solarise": [0.0, 0.0, 0.0]}
 
 
 class SimCLR(Method):
@@ -26,11 +27,7 @@ class SimCLR(Method):
         "weight_decay": [1e-6, 1e-6],
         "embedding": 128,
         "global_scale": [0.08, 1.0],
-        "brightness": 0.4,
-        "contrast": 0.4,
-        "saturation": 0.4,
-        "hue": 0.1,
-        "solarise": [0.0, 0.0, 0.0],
+        **_COLOURS,
     }
     search = {  # noqa: RUF012
         "lr": lars_lr(1.0),
@@ -66,11 +63,7 @@ class MoCo(Method):
         "weight_decay": [5e-4, 5e-4],
         "embedding": 128,
         "global_scale": [0.2, 1.0],
-        "brightness": 0.4,
-        "contrast": 0.4,
-        "saturation": 0.4,
-        "hue": 0.1,
-        "solarise": [0.0, 0.0, 0.0],
+        **_COLOURS,
     }
     search = {  # noqa: RUF012
         "lr": sgd_lr(0.03),
