@@ -40,18 +40,16 @@ def run(arguments: argparse.Namespace) -> None:
     display = Display()
     comparison = _comparison(arguments, display)
     jobs = comparison.effort.jobs(arguments.methods)
+    count = 0 if arguments.dry_run else comparison.run(arguments.methods, display)
+    finished = read_all(comparison.folder)
+    done = {result.job.name for result in finished}
+    left = [job for job in jobs if job.name not in done]
     if arguments.dry_run:
-        finished = read_all(comparison.folder)
-        done = {result.job.name for result in finished}
-        left = [job for job in jobs if job.name not in done]
         seconds = estimate(left, finished, jobs)
         how_long = "" if seconds is None else f", about {duration(seconds)}"
         print(f"{counted(len(left), 'job')} of {len(jobs)} left{how_long}")
         return
-    count = comparison.run(arguments.methods, display)
-    done = {result.job.name for result in read_all(comparison.folder)}
-    left = sum(job.name not in done for job in jobs)
-    elsewhere = f" {counted(left, 'job')} left to other processes." if left else ""
+    elsewhere = f" {counted(len(left), 'job')} left to other processes." if left else ""
     display.say(f"{counted(count, 'job')} done here.{elsewhere} Tables: python -m benchmarks.compare table")
 
 
