@@ -55,7 +55,7 @@ bench: setup           ## time CARP against its peers
 	$(BIN)/python -m benchmarks.head
 	$(BIN)/python -m benchmarks.sources --quick
 	$(BIN)/python -m benchmarks.views
-	$(BIN)/python -m benchmarks.yardsticks --quick
+	$(BIN)/python -m benchmarks.compare time --train embedded:shapes --test embedded:shapes-test
 
 clean:
 	rm -rf .venv .venv-floor build runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

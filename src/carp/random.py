@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     ATTACK = 20
     LANDMARK = 21  # which images of a large map are laid out, and which have a thumbnail
     CLUSTERS = 22  # the images that k-means starts from
+    TRIAL = 23  # the settings that a random search tries, and the images that judge them
     BOOTSTRAP = 25  # which images a resample counts, for intervals
     DETECTION = 30  # order, scales and flips of images, initial weights of new layers, samples of boxes
 

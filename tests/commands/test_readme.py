@@ -180,8 +180,9 @@ def test_files_in_the_text_exist() -> None:
         for page, text in texts.items()
         for path in re.findall(r"`((?:src/carp|tests|benchmarks|docs)/[\w/.-]+)`", text)
     }
+    packages = {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
     scripts = {
-        (page.name, f"benchmarks/{name}.py")
+        (page.name, f"benchmarks/{name}/__main__.py" if name in packages else f"benchmarks/{name}.py")
         for page, text in texts.items()
         for name in re.findall(r"python -m benchmarks\.(\w+)", text)
     }

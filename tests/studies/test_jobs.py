@@ -133,6 +133,20 @@ def test_time_left_follows_from_the_same_point_or_from_the_cost(tmp_path: Path) 
     assert estimate(JOBS[3:], results, JOBS) == 30
 
 
+def test_another_variant_of_the_same_value_is_a_better_guide_than_other_values(tmp_path: Path) -> None:
+    jobs = all_jobs([Point("a", "first"), Point("a", "second"), Point("b", "first")], [0])
+    results = [finish(jobs[0], tmp_path / "a", seconds=10.0), finish(jobs[2], tmp_path / "b", seconds=90.0)]
+    assert estimate([jobs[1]], results, jobs) == 10
+
+
+def test_a_job_that_is_not_ready_waits_for_the_others(tmp_path: Path) -> None:
+    record = Record(tmp_path)
+    first, *others = [job.name for job in JOBS]
+    record.queue.ready = lambda job: job.name != first or set(others) <= set(record.done)
+    record.queue.run()
+    assert record.done == [*others, first]
+
+
 def test_a_damaged_result_is_named(tmp_path: Path) -> None:
     finish(JOBS[0], tmp_path / "8-seed0")
     (tmp_path / "8-seed0" / "job.json").write_text('{"value": ')

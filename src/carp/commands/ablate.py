@@ -23,7 +23,7 @@ from carp.studies.ablations import Ablation, Texts, find_ablation, split
 from carp.studies.job_folder import newest_step, remove_large, tidy
 from carp.studies.job_result import JobResult, read_all
 from carp.studies.jobs import JobQueue
-from carp.studies.measure import EARLY_ENDS, measure_run
+from carp.studies.measure import EARLY_ENDS, job_seconds, measure_run
 from carp.studies.points import Job, Point, all_jobs
 from carp.studies.published import published_ablations
 from carp.studies.study import Study, rows_of
@@ -107,7 +107,7 @@ def ablate(
             display.warn(f"{job.title}: {early}")
         trained = time.monotonic()
         measured = measure_run(place, ended_by, lambda: _accuracies(place, images, quiet=quiet))
-        seconds = _seconds(trained - start, resumed_at, measured.steps, time.monotonic() - trained)
+        seconds = job_seconds(trained - start, resumed_at, measured.steps, time.monotonic() - trained)
         measured = measured.model_copy(update={"seconds": seconds, "resumed_at": resumed_at})
         if distributed.is_first():
             made = JobResult.of(ablation.name, job, measured, kept=keep_weights, versions=versions())
@@ -150,13 +150,6 @@ def _accuracies(folder: Path, images: StudyImages, *, quiet: bool) -> dict[str, 
         )
         found[branch] = result.values[f"top1@{_K}"]
     return found
-
-
-def _seconds(training: float, resumed_at: int, steps: int, evaluation: float) -> float | None:
-    """Return the time of the whole job, including the steps before an interruption."""
-    if resumed_at >= steps > 0:
-        return None
-    return training * (steps / (steps - resumed_at) if resumed_at else 1.0) + evaluation
 
 
 def _possible(

@@ -83,14 +83,19 @@ def with_test_images(train: LabelledFeatures, test: LabelledFeatures) -> tuple[L
     _check_same_encoder(train, test)
     if train.classes == test.classes:
         return train, test
-    check_classes(train, test)
-    numbers = np.array([train.classes.index(name) for name in test.classes])
+    numbers = class_numbers(train, test)
     if test.labels.ndim == 1:
         labels = numbers[test.labels]
     else:
         labels = np.zeros((len(test.labels), len(train.classes)), dtype=np.int64)
         labels[:, numbers] = test.labels
     return train, replace(test, labels=labels, classes=train.classes)
+
+
+def class_numbers(train: WithClasses, test: WithClasses) -> NDArray[np.int64]:
+    """Return the training number of every class of the test images; raise if one has none."""
+    check_classes(train, test)
+    return np.array([train.classes.index(name) for name in test.classes], dtype=np.int64)
 
 
 def check_classes(train: WithClasses, test: WithClasses) -> None:

@@ -19,10 +19,12 @@ class Measured(BaseModel):
 
     Attributes:
         accuracies: Shares between 0 and 1 by branch; empty if training diverged.
+        measures: Further shares by the name of the measure, then by branch.
         kl_to_uniform: Mean over the last fifth of the run; None if nothing was logged.
         kl_limit: Its value if one prototype of each block takes all images: ln N_B.
         verdict: The last verdict on the run.
         seconds: The time of the job; None if most of it was done before an interruption, in an unknown time.
+        cpu_seconds: The processor time of training; None as above.
         steps: Steps of the run.
         resumed_at: The step that the job was resumed at; 0 if it ran through.
         notes: Remarks on the numbers.
@@ -31,10 +33,12 @@ class Measured(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     accuracies: dict[str, float]
+    measures: dict[str, dict[str, float]] = {}
     kl_to_uniform: float | None = None
     kl_limit: float | None = None
     verdict: str = ""
     seconds: float | None = None
+    cpu_seconds: float | None = None
     steps: int = 0
     resumed_at: int = 0
     notes: tuple[str, ...] = ()

@@ -4,10 +4,12 @@ A job that has a result is never repeated. A job that another process has locked
 end. An interrupted job has no result, so it runs again, and its run resumes from its newest checkpoint.
 """
 
+import statistics
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from carp.compute import distributed
 from carp.console.quantities import duration
@@ -33,6 +35,7 @@ class JobQueue:
         say: Prints a line.
         done: Called in the first process after every job.
         label: The meaning of the values, for messages.
+        ready: Whether a job can start now; one that needs the results of other jobs waits for them.
     """
 
     folder: Path
@@ -41,6 +44,7 @@ class JobQueue:
     say: Say
     done: Callable[[], object] = lambda: None
     label: str = ""
+    ready: Callable[[Job], bool] = lambda _job: True
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Jobs that other processes were working on at the end, and these processes."""
 
@@ -71,7 +75,7 @@ class JobQueue:
         """Lock the next job that has no result, and return its number."""
         self.elsewhere = {}
         for number, job in enumerate(self.jobs):
-            if read_job_result(self.folder / job.name) is not None:
+            if read_job_result(self.folder / job.name) is not None or not self.ready(job):
                 continue
             try:
                 lock = stack.enter_context(ExitStack())
@@ -99,21 +103,26 @@ class JobQueue:
 
 
 def estimate(left: Sequence[Job], finished: Sequence[JobResult], jobs: Sequence[Job]) -> float | None:
-    """Estimate the seconds for the remaining jobs: as long as others of the same point, else by relative cost.
+    """Estimate the seconds for the remaining jobs: as long as others of the same point, or else of the same value.
 
-    None if no finished job has a time.
+    Jobs of other values are estimated by their relative cost. None if no finished job has a time.
     """
     costs = {job.point.title: job.point.cost for job in jobs}
-    times: dict[str, list[float]] = {}
-    for result in finished:
-        if result.seconds is not None and result.point.title in costs:
-            times.setdefault(result.point.title, []).append(result.seconds)
-    if not times:
+    timed = [result for result in finished if result.seconds is not None and result.point.title in costs]
+    if not timed:
         return None
-    rate = sum(sum(seconds) for seconds in times.values()) / sum(costs[title] * len(times[title]) for title in times)
+    titles, values = _mean_times(timed, "title"), _mean_times(timed, "value")
+    rate = sum(result.seconds or 0.0 for result in timed) / sum(costs[result.point.title] for result in timed)
 
     def expected(job: Job) -> float:
-        known = times.get(job.point.title)
-        return sum(known) / len(known) if known else rate * job.point.cost
+        point = job.point
+        return titles.get(point.title) or values.get(point.value) or rate * point.cost
 
     return sum(expected(job) for job in left)
+
+
+def _mean_times(timed: Sequence[JobResult], name: Literal["title", "value"]) -> dict[str, float]:
+    times: dict[str, list[float]] = {}
+    for result in timed:
+        times.setdefault(getattr(result.point, name), []).append(result.seconds or 0.0)
+    return {key: statistics.mean(seconds) for key, seconds in times.items()}

@@ -39,3 +39,10 @@ def _late_kl(metrics: list[dict[str, Any]]) -> float | None:
 
 def _verdict(metrics: list[dict[str, Any]]) -> str:
     return next((str(line["health"]) for line in reversed(metrics) if "health" in line), "")
+
+
+def job_seconds(training: float, resumed_at: int, steps: int, evaluation: float = 0.0) -> float | None:
+    """Return the time of the whole job, including the steps before an interruption; None if it is not known."""
+    if resumed_at >= steps > 0:
+        return None
+    return training * (steps / (steps - resumed_at) if resumed_at else 1.0) + evaluation

@@ -3,9 +3,10 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from carp.studies.job_result import JobResult
 from carp.studies.points import Point
@@ -22,6 +23,14 @@ class Mean:
     deviation: float | None
     count: int
 
+    @classmethod
+    def of(cls, shares: Iterable[float | None]) -> Self | None:
+        """Return the mean of shares between 0 and 1, one per seed; those that are None are left out."""
+        found = [100 * share for share in shares if share is not None]
+        if not found:
+            return None
+        return cls(statistics.mean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
+
 
 @dataclass(frozen=True)
 class StudyRow:
@@ -35,11 +44,7 @@ class StudyRow:
 
         A run that diverged has no accuracy and is left out of the mean.
         """
-        values = [result.accuracies.get(name) if name else result.accuracy for result in self.results]
-        shares = [100 * value for value in values if value is not None]
-        if not shares:
-            return None
-        return Mean(statistics.mean(shares), statistics.stdev(shares) if len(shares) > 1 else None, len(shares))
+        return Mean.of(result.accuracies.get(name) if name else result.accuracy for result in self.results)
 
     @property
     def kl_to_uniform(self) -> float | None:

@@ -1,0 +1,71 @@
+"""CARP: the model, loss and partitions that `carp train` uses."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from benchmarks.compare.method import Method, Moment, lars_lr, momentum, width
+from benchmarks.compare.ranges import Choice, LogUniform
+from carp.config import Config
+from carp.model.carp import Carp
+from carp.model.partition import random_partition
+from carp.model.shared_loss import shared_loss
+from carp.random import Purpose, seed_of
+
+
+class CarpItself(Method):
+    """Consistent assignment of views over random partitions.
+
+    The published setting is the paper's, with a quarter of its widths and prototypes. The range also contains the
+    recipe `cifar10-cpu`, which is not one of the trials, because more trials than other methods have went into it.
+    """
+
+    name, title = "carp", "CARP"
+    source = "paper: 100 to 200 epochs, K = 65,536"
+    fixed = {  # noqa: RUF012 - a ClassVar of the base
+        "optimiser": "lars",
+        "weight_decay": [1e-6, 1e-6],
+        "embedding": 128,
+        "num_prototypes": 16_384,
+        "block_size": 512,
+        "global_scale": [0.2, 1.0],
+        "solarise": [0.0, 0.2, 0.0],
+    }
+    search = {  # noqa: RUF012
+        "lr": lars_lr(0.6),
+        "teacher_momentum": momentum(0.99),
+        "projector_hidden": width(512),
+        "entropy_weight": LogUniform(0.5, 10.0, published=1.0),
+        "embedding_length": Choice(None, 16.0, 22.6, 32.0, published=None),
+        "prototype_lr": Choice(0.1, 1.0, published=1.0),
+    }
+    lr_end = 0.01
+    judged = "teacher"
+    multi_crop = True
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.model = Carp(config)
+        self.encoder = self.model.student.encoder
+
+    def loss(self, views: Sequence[Tensor], moment: Moment) -> Tensor:
+        """Return the loss over the partition of the step."""
+        config = self.config
+        generator = torch.Generator().manual_seed(seed_of(config.seed, Purpose.PARTITION, moment.step))
+        partition_PN = random_partition(config.num_prototypes, config.block_size, generator=generator)
+        return shared_loss(
+            self.model(views),
+            partition_PN,
+            images=len(views[0]),
+            entropy_weight=moment.entropy_weight,
+            pairs=config.pairs,
+        ).total
+
+    def after_step(self, moment: Moment) -> None:
+        """Move the teacher towards the student."""
+        self.model.update_teacher(moment.teacher_momentum)
+
+    def encoders(self) -> dict[str, torch.nn.Module]:
+        """Return the encoders by branch."""
+        return {"student": self.model.student.encoder, "teacher": self.model.teacher.encoder}

@@ -1,0 +1,125 @@
+"""Writes the tables, the plots and docs/comparison.md from the results of all datasets."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.methods import METHODS
+from benchmarks.compare.plot import plot_dataset
+from benchmarks.compare.ranges import Range
+from benchmarks.compare.summary import DatasetResults, read_results
+from benchmarks.compare.tables import choices_table, jobs_csv, markdown_table, results_csv, results_table
+from carp.console.quantities import counted
+from carp.files.atomic import write_atomic
+
+_FEW = 3  # names in a sentence
+
+_INTRODUCTION = """# Methods compared
+
+CARP and seven other methods, each with the same encoder, images, views per image, batch, steps and number of trials:
+
+    python -m benchmarks.compare run --name cifar10 --train cifar10/train --test cifar10/test --epochs 10
+    python -m benchmarks.compare run --name gtsrb --train gtsrb/train --test gtsrb/test --epochs 30 --group '\\d+/\\d+_'
+    python -m benchmarks.compare run --name pets --train dataset:pets:train --test dataset:pets:test --root pets \\
+        --size 64 --epochs 60
+    python -m benchmarks.compare table --page docs/comparison.md
+
+Run a command again to continue it, or several times at once to share its jobs. The last command writes this page from
+the result files. `--images 5000 --epochs 4` is a short budget. `--group` keeps the frames of one traffic sign together:
+they are near-copies, so those held out must not be in the bank.
+
+## Rules
+- **The same for all**: the encoder of the recipe `cifar10-cpu` with the same initial weights, the images and their
+  order, two views per image, the batch, the number of steps, the precision and one thread. Blur is off, because the
+  images are small.
+- **Each method's own**: the loss, projector, optimiser family, schedules, crops and colours of its paper. Losses and
+  heads come from `lightly` where it has them. Projector widths, prototypes and outputs are a quarter of the published
+  ones, as the encoder's channels are, and at least 128.
+- **Trials**: every method has the same number. Trial 0 is the published setting; the others are drawn at random from
+  the ranges below. All methods with LARS share one range of learning rates, and so do all with SGD. A trial that
+  diverges counts.
+- **Choice**: by k-NN (k = 20) on training images that no trial trains on, of the branch that the method's paper
+  evaluates. Test images are opened only after it.
+- **Test**: the chosen setting is trained again on all training images (or on as many as `--images` says) with seeds
+  that no trial used. k-NN, linear classifiers on stored features (30 epochs) and k-means (NMI; 5 starts) use all
+  training images; values are means ± standard deviations over seeds, in percent.
+- **CPU time** is that of one training on one thread. Other programs change it less than the time on the clock.
+"""
+
+
+def write_comparison(out: Path, page: Path | None = None) -> list[DatasetResults]:
+    """Write table.md, table.csv, trials.csv and one plot per dataset into `out`, and the page if one is given."""
+    datasets = read_results(out)
+    shown = [dataset for dataset in datasets if dataset.methods]
+    write_atomic(out / "table.md", "\n".join(_section(dataset) for dataset in datasets))
+    write_atomic(out / "table.csv", results_csv(datasets))
+    write_atomic(out / "trials.csv", jobs_csv(datasets))
+    for dataset in shown:
+        plot_dataset(dataset, out / f"{dataset.name}.png")
+    if page is not None:
+        images = page.parent / "images"
+        for dataset in shown:
+            plot_dataset(dataset, images / f"comparison-{dataset.name}.png")
+        write_atomic(page, page_text(datasets, with_plots=True))
+    return datasets
+
+
+def page_text(datasets: Sequence[DatasetResults], *, with_plots: bool) -> str:
+    """Return the page: rules, results, ranges."""
+    results = [_section(dataset, with_plot=with_plots) for dataset in datasets]
+    return "\n".join([_INTRODUCTION, *(results or ["## Results\nThere are none yet.\n"]), ranges_section()])
+
+
+def _section(dataset: DatasetResults, *, with_plot: bool = False) -> str:
+    settings, data, effort = dataset.study["settings"], dataset.study["data"], dataset.effort
+    views = f", {settings['local_views']} local views where the paper has them" if settings.get("local_views") else ""
+    lines = [
+        f"## {dataset.name}",
+        f"{data['trained_on']:,} images of {settings['global_size']} pixels, {counted(settings['epochs'], 'epoch')}, "
+        f"batch {settings['batch_size']}, {settings['precision']}{views}. Trials train on "
+        f"{data['trials_trained_on']:,} images and are judged by {data['held_out']:,} others; their draws have seed "
+        f"{effort.search_seed}.",
+        "",
+    ]
+    if dataset.methods:
+        if with_plot:
+            lines += [f"![{dataset.name}](images/comparison-{dataset.name}.png)", ""]
+        lines += [results_table(dataset), choices_table(dataset)]
+    if dataset.missing:
+        some = ", ".join(dataset.missing[:_FEW]) + (" …" if len(dataset.missing) > _FEW else "")
+        lines.append(f"{counted(len(dataset.missing), 'job')} not done yet: {some}\n")
+    return "\n".join(lines)
+
+
+def ranges_section() -> str:
+    """Return the ranges and the fixed settings of all methods."""
+    rows = [
+        [method.title if first else "", name, str(values), _published(values), method.source if first else ""]
+        for method in METHODS.values()
+        for first, (name, values) in zip([True] + [False] * len(method.search), method.search.items(), strict=False)
+    ]
+    fixed = [
+        [method.title, ", ".join(f"{k} {_short(v)}" for k, v in method.fixed.items())] for method in METHODS.values()
+    ]
+    return "\n".join(
+        [
+            "## Ranges",
+            "Numbers between two ends are drawn evenly on a logarithmic scale. Learning rates are per 256 images.",
+            "",
+            markdown_table(["method", "setting", "range", "published", "source"], rows),
+            "Settings that are not searched:",
+            "",
+            markdown_table(["method", "settings"], fixed),
+        ]
+    )
+
+
+def _published(values: Range) -> str:
+    return "none" if values.published is None else f"{values.published:g}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        same = len(set(value)) == 1
+        return _short(value[0]) if same else f"[{', '.join(f'{each:g}' for each in value)}]"
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

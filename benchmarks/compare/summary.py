@@ -1,0 +1,119 @@
+"""The results of all datasets, and the rule that no method's number comes from more trials than another's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.compare.effort import CHOSEN, Effort, choose
+from benchmarks.compare.measures import KNN
+from benchmarks.compare.method import Method
+from benchmarks.compare.methods import METHODS
+from carp.errors import DataError
+from carp.studies.job_result import JobResult, read_all
+from carp.studies.study import Mean
+from carp.studies.study_folder import STUDY, read_study
+
+
+@dataclass(frozen=True)
+class MethodResults:
+    """All trials and all final jobs of one method on one dataset."""
+
+    method: type[Method]
+    trials: tuple[JobResult, ...]
+    finals: tuple[JobResult, ...]
+
+    @property
+    def chosen(self) -> JobResult:
+        """The trial that was chosen."""
+        return choose(self.trials)
+
+    def mean(self, measure: str, branch: str) -> Mean | None:
+        """Return the mean of a measure over the final jobs; None if the method has no such branch."""
+        return Mean.of(values_of(result, measure).get(branch) for result in self.finals)
+
+    def best(self, measure: str) -> float:
+        """Return the better branch's mean, for the order of a plot."""
+        found = [self.mean(measure, branch) for branch in ("student", "teacher")]
+        return max((mean.mean for mean in found if mean is not None), default=0.0)
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """The mean processor time of a final training."""
+        found = [result.cpu_seconds for result in self.finals if result.cpu_seconds is not None]
+        return sum(found) / len(found) if found else None
+
+
+@dataclass(frozen=True)
+class DatasetResults:
+    """The methods that are complete on one dataset, and the jobs that are missing for the others."""
+
+    name: str
+    study: dict[str, Any]
+    methods: tuple[MethodResults, ...]
+    missing: tuple[str, ...]
+    trials: tuple[JobResult, ...]
+
+    @property
+    def effort(self) -> Effort:
+        """The effort of every method."""
+        return effort_of(self.study)
+
+
+def values_of(result: JobResult, measure: str) -> dict[str, float]:
+    """Return a measure of a job by branch."""
+    return result.accuracies if measure == KNN else result.measures.get(measure, {})
+
+
+def effort_of(study: dict[str, Any]) -> Effort:
+    """Return the effort that a study was begun with."""
+    return Effort(study["effort"]["trials"], tuple(study["effort"]["seeds"]), study["effort"]["search_seed"])
+
+
+def read_results(out: Path) -> list[DatasetResults]:
+    """Read all datasets of a folder, in the order of their names."""
+    return [_read_dataset(path.parent) for path in sorted(out.glob(f"*/{STUDY}"))]
+
+
+def _read_dataset(folder: Path) -> DatasetResults:
+    study, results = read_study(folder), read_all(folder)
+    effort = effort_of(study)
+    trials = [result for result in results if result.variant != CHOSEN]
+    started = [name for name in METHODS if any(result.value == name for result in results)]
+    wanted = {name: [job.name for job in effort.jobs([name])] for name in started}
+    done = {result.job.name for result in results}
+    _check_equal_effort(folder, effort, trials, [result for result in results if result.variant == CHOSEN])
+    complete = [name for name in started if all(job in done for job in wanted[name])]
+    return DatasetResults(
+        folder.name,
+        study,
+        tuple(_of_method(name, trials, results) for name in complete),
+        tuple(job for name in started for job in wanted[name] if job not in done),
+        tuple(sorted(trials, key=lambda result: (list(METHODS).index(result.value), result.place))),
+    )
+
+
+def _of_method(name: str, trials: Sequence[JobResult], results: Sequence[JobResult]) -> MethodResults:
+    own = sorted((trial for trial in trials if trial.value == name), key=lambda trial: trial.place)
+    finals = [result for result in results if result.value == name and result.variant == CHOSEN]
+    return MethodResults(METHODS[name], tuple(own), tuple(sorted(finals, key=lambda result: result.seed)))
+
+
+def _check_equal_effort(folder: Path, effort: Effort, trials: list[JobResult], finals: list[JobResult]) -> None:
+    """Raise if a tested method has other trials than the study prescribes, or another setting than they chose."""
+    for name in dict.fromkeys(result.value for result in (*trials, *finals)):
+        own = [trial for trial in trials if trial.value == name]
+        prescribed = {job.name: job.point.settings for job in (effort.trial(name, n) for n in range(effort.trials))}
+        tested = [final for final in finals if final.value == name]
+        extra = [trial.job.name for trial in own if prescribed.get(trial.job.name) != trial.settings]
+        if extra or (tested and len(own) != effort.trials):
+            raise DataError(
+                f"{name} has {len(own)} trials in {folder}, and every method has {effort.trials}"
+                f"{f' (not prescribed: {extra[0]})' if extra else ''}. Remove its final jobs and what is too much, "
+                "then run the comparison again."
+            )
+        if any(final.settings != choose(own).settings for final in tested):
+            raise DataError(
+                f"{name} was tested in {folder} with another setting than its trials chose. Remove its final jobs, "
+                "then run the comparison again."
+            )

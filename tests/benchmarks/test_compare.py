@@ -1,0 +1,398 @@
+"""The referee: every method trains, all have the same effort, and the test images come last."""
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip("lightly", reason="the extra `bench` is not installed")
+
+from benchmarks.compare.__main__ import main
+from benchmarks.compare.comparison import Comparison, common_settings
+from benchmarks.compare.effort import Effort, choose
+from benchmarks.compare.images import ComparedImages
+from benchmarks.compare.methods import METHODS, find_method
+from benchmarks.compare.page import write_comparison
+from benchmarks.compare.ranges import trial_settings
+from benchmarks.compare.summary import read_results
+from benchmarks.compare.training import MethodTraining
+
+from carp.config.recipe import read_recipe
+from carp.console.progress import Display
+from carp.errors import ConfigError, DataError
+from carp.images.loading.loader import Batch
+from carp.images.sources.array import ArraySource
+from carp.studies.job_result import JobResult, read_job_result
+from carp.studies.points import Job
+from carp.training.loop import build_model
+from carp.training.optimiser import build_optimiser
+from carp.training.step import Stepper
+from tests.helpers import TINY
+
+SIZE, BATCH = 16, 16
+COMMON: dict[str, Any] = {
+    **{key: TINY[key] for key in ("encoder", "encoder_options", "stem_stride", "blur")},
+    "global_size": SIZE,
+    "epochs": 2,
+    "batch_size": BATCH,
+    "precision": "fp32",
+    "seed": 0,
+}
+SMALL = {"projector_hidden": 32, "num_outputs": 32, "num_codes": 8, "queue": 64, "queue_batches": 1}
+
+
+def coloured(count: int, seed: int = 0) -> ArraySource:
+    """Images of four classes, each with its own colour."""
+    noise = np.random.default_rng(seed)
+    labels = np.arange(count) % 4
+    base = np.array([[200, 30, 30], [30, 200, 30], [30, 30, 200], [200, 200, 30]])[labels]
+    pixels = np.clip(base[:, None, None] + noise.integers(-30, 30, (count, SIZE, SIZE, 3)), 0, 255)
+    return ArraySource(pixels.astype(np.uint8), labels.astype(np.int64), ("0", "1", "2", "3"), name="colours")
+
+
+def training(name: str, source: ArraySource, *, epochs: int = 2, small: bool = True) -> MethodTraining:
+    method = find_method(name)
+    trial = trial_settings(name, method.search, 0, 0)
+    if small:
+        trial |= {key: value for key, value in SMALL.items() if key in trial}
+    config = method.configure({**COMMON, "epochs": epochs}, trial, num_images=len(source))
+    if small:
+        config = config.model_copy(update={"num_prototypes": 64, "block_size": 8, "embedding": 16})
+    return MethodTraining(method, trial, source, config)
+
+
+def weights(run: MethodTraining) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in run._tensors().items()}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_learns_a_batch_with_the_gradient_of_every_parameter(name: str) -> None:
+    run = training(name, coloured(BATCH), epochs=100)
+    (batch,) = run.loader.batches(0, 1)
+    batch = replace(batch, step=50)  # after warm-up and frozen layers
+    losses = list[float]()
+    for _ in range(12):
+        run.step(batch)
+        losses.append(run.last_loss)
+        trained = {key: p.grad for key, p in run.method.named_parameters() if p.requires_grad}
+        assert not [key for key, gradient in trained.items() if gradient is None or not gradient.isfinite().all()]
+    start = 4 if name == "moco" else 0  # its queue is random at first
+    assert losses[-1] < losses[start]
+    assert find_method(name).judged in run.method.encoders()
+
+
+def test_all_methods_start_from_the_same_encoder() -> None:
+    found = [training(name, coloured(BATCH)).method.encoders() for name in METHODS]
+    first = found[0]["student"].state_dict()
+    for encoders in found:
+        for encoder in encoders.values():
+            assert same(first, encoder.state_dict())
+
+
+def test_carp_here_is_the_carp_that_users_train() -> None:
+    source = coloured(4 * BATCH)
+    run = training("carp", source, epochs=1)
+    run.run()
+    model = build_model(run.config, torch.device("cpu"))
+    theirs = Stepper(model, build_optimiser(model, run.config), run.schedules, run.config, torch.device("cpu"))
+    for batch in run.loader.batches(0, run.num_steps):
+        theirs(batch)
+    ours = run.method.get_submodule("model").state_dict()
+    assert same(ours, model.state_dict())
+
+
+def test_teachers_follow_and_others_have_none() -> None:
+    for name in METHODS:
+        run = training(name, coloured(2 * BATCH), epochs=1)
+        before = {branch: first_weights(encoder) for branch, encoder in run.method.encoders().items()}
+        run.run()
+        assert ("teacher" in before) == (name in {"carp", "dino", "byol", "moco"})
+        after = {branch: first_weights(encoder) for branch, encoder in run.method.encoders().items()}
+        moved = {branch: float((after[branch] - before[branch]).norm()) for branch in after}
+        assert moved["student"] > moved.get("teacher", 0.0)
+        assert moved.get("teacher", 1.0) > 0
+
+
+def first_weights(encoder: torch.nn.Module) -> torch.Tensor:
+    return next(encoder.parameters()).detach().clone()
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["carp", "dino", "moco", "swav"])
+def test_a_killed_training_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    """Queues and centres are part of the state."""
+    source = coloured(6 * BATCH)
+    whole = training(name, source, epochs=1)
+    assert whole.run() == 0
+    again = training(name, source, epochs=1)
+    take = again.step
+
+    def step(batch: Batch) -> None:
+        if batch.step == 5:
+            raise KilledError
+        take(batch)
+
+    again.step = step  # type: ignore[method-assign]
+    with pytest.raises(KilledError):
+        again.run(tmp_path, save_steps=4)
+    resumed = training(name, source, epochs=1)
+    assert resumed.run(tmp_path) == 4
+    assert same(weights(whole), weights(resumed))
+
+
+def test_draws_stay_inside_the_range_and_begin_with_the_published_setting() -> None:
+    for name, method in METHODS.items():
+        assert all(values.published in values for values in method.search.values())
+        published = {key: values.published for key, values in method.search.items()}
+        drawn = [trial_settings(name, method.search, number, 0) for number in range(40)]
+        assert drawn[0] == published
+        assert all(settings[key] in method.search[key] for settings in drawn for key in settings)
+        assert drawn[1:] == [trial_settings(name, method.search, number, 0) for number in range(1, 40)]
+        assert drawn[1] != trial_settings(name, method.search, 1, 1)
+        for key in method.search:  # both halves of every range are drawn from
+            assert len({settings[key] for settings in drawn[1:]}) > 1
+    rates = [math.log(trial_settings("simclr", METHODS["simclr"].search, n, 0)["lr"]) for n in range(1, 200)]
+    assert np.mean(rates) == pytest.approx((math.log(0.1) + math.log(8)) / 2, abs=0.3)
+
+
+def test_the_recipe_is_inside_the_range_of_carp() -> None:
+    recipe = read_recipe("cifar10-cpu")
+    for key, values in METHODS["carp"].search.items():
+        value = recipe[key][0] if isinstance(recipe[key], list) else recipe[key]
+        assert value in values, key
+    for key in ("embedding", "num_prototypes", "block_size"):
+        assert METHODS["carp"].fixed[key] == recipe[key]
+
+
+class Watched:
+    """Test images that note what is done when they are first looked at."""
+
+    def __init__(self, source: ArraySource, folder: Path) -> None:
+        self.source, self.folder, self.done = source, folder, list[str]()
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        self.done = self.done or [path.parent.name for path in self.folder.glob("*/job.json")]
+        assert self.source.labels is not None
+        return Image.fromarray(self.source.images[index]), int(self.source.labels[index])
+
+
+class NeverOpened:
+    def __len__(self) -> int:
+        raise AssertionError("the test images were opened")
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        raise AssertionError("the test images were opened")
+
+
+NAMES = ["simclr", "byol"]
+
+
+@pytest.fixture(scope="module")
+def small_methods() -> Any:
+    """Narrow projectors, so that a step takes milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in NAMES:
+            method = find_method(name)
+            widths = replace_values(method.search["projector_hidden"])
+            patch.setattr(method, "search", {**method.search, "projector_hidden": widths})
+        patch.setattr("benchmarks.compare.measures._LINEAR_EPOCHS", 2)
+        patch.setattr("benchmarks.compare.measures._REDOS", 1)
+        yield
+
+
+def replace_values(choice: Any) -> Any:
+    return type(choice)(16, 32, published=16)
+
+
+def comparison(folder: Path, test: Any, **effort: Any) -> Comparison:
+    images = ComparedImages(coloured(5 * BATCH), test, SIZE, held_out=BATCH)
+    settings = {key: COMMON[key] for key in COMMON if key != "seed"} | {"epochs": 1}
+    return Comparison(folder, images, settings, Effort(**{"trials": 2, "seeds": (1, 2), **effort}))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, small_methods: None) -> tuple[Path, Watched]:
+    out = tmp_path_factory.mktemp("compare")
+    test = Watched(coloured(24, seed=1), out / "colours")
+    assert comparison(out / "colours", test).run(NAMES, Display(quiet=True)) == 8
+    return out, test
+
+
+def copy_of(out: Path, to: Path) -> Path:
+    for path in out.rglob("*.json"):
+        (to / path.relative_to(out)).parent.mkdir(parents=True, exist_ok=True)
+        (to / path.relative_to(out)).write_text(path.read_text())
+    return to
+
+
+def test_test_images_are_opened_after_the_choice_and_finished_jobs_are_not_repeated(
+    finished: tuple[Path, Watched], tmp_path: Path
+) -> None:
+    out, test = finished
+    assert {f"{name}-trial-{n}-seed0" for name in NAMES for n in range(2)} <= set(test.done)
+    before = {path: path.read_text() for path in out.rglob("job.json")}
+    assert len(before) == 8
+    again = comparison(copy_of(out, tmp_path) / "colours", NeverOpened())
+    assert again.run(NAMES, Display(quiet=True)) == 0
+    assert {path: path.read_text() for path in out.rglob("job.json")} == before
+
+
+def test_trials_never_open_test_images_and_have_the_same_bits(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+    out, _ = finished
+    hidden = comparison(tmp_path / "colours", NeverOpened())
+    for number in range(2):
+        job = hidden.effort.trial("byol", number)
+        made = hidden.do(job, tmp_path / job.name)
+        assert made.accuracies == stored(out, job).accuracies
+        assert set(made.accuracies) == {"student", "teacher"}
+        assert not made.measures
+    final = Job(replace(job.point, variant="chosen"), 1)
+    with pytest.raises(AssertionError, match="were opened"):
+        hidden.do(final, tmp_path / final.name)
+
+
+def stored(out: Path, job: Job) -> JobResult:
+    found = read_job_result(out / "colours" / job.name)
+    assert found is not None
+    return found
+
+
+def test_a_final_job_waits_for_all_trials_of_its_method(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+    folder = copy_of(finished[0], tmp_path) / "colours"
+    effort = Effort(2, (1, 2))
+    final = effort.jobs(["simclr"])[-1]
+    assert effort.is_ready(folder, final)
+    (folder / "simclr-trial-1-seed0" / "job.json").unlink()
+    assert not effort.is_ready(folder, final)
+    assert effort.is_ready(folder, effort.jobs(["byol"])[-1])
+
+
+def test_a_trial_that_diverges_counts_and_is_not_chosen(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+    def tried(name: str, **settings: float) -> JobResult:
+        job = Effort().trial(name, 1)
+        wild = replace(job, point=replace(job.point, settings={**job.point.settings, **SMALL, **settings}))
+        return comparison(tmp_path / "colours", NeverOpened()).do(wild, tmp_path / name)
+
+    failed = tried("simclr", temperature=0.0)
+    assert (failed.verdict, failed.accuracies) == ("failed", {})
+    assert "temperature" in failed.notes[0]
+    made = tried("vicreg", variance=1e39)
+    assert (made.verdict, made.accuracies) == ("diverged", {})
+    assert read_job_result(tmp_path / "vicreg") == made
+    sound = stored(finished[0], Effort().trial("simclr", 0))
+    assert choose([failed, sound]) == sound
+    assert choose([made, made.model_copy(update={"place": 0.0})]).place == 0
+
+
+def test_tables_plot_and_page(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+    out = copy_of(finished[0], tmp_path / "out")
+    (dataset,) = write_comparison(out, tmp_path / "docs" / "comparison.md")
+    assert [row.method.name for row in dataset.methods] == ["simclr", "byol"]
+    table = (out / "table.md").read_text()
+    finals = [stored(out, Job(Effort().jobs(["byol"])[-1].point, seed)) for seed in (1, 2)]
+    mean = 100 * float(np.mean([final.accuracies["teacher"] for final in finals]))
+    assert f"{mean:.1f} ± " in next(line for line in table.splitlines() if line.startswith("| BYOL"))
+    assert "| 2 | 0 | trial " in table
+    rows = list(csv.DictReader((out / "table.csv").open()))
+    assert {row["measure"] for row in rows} == {"knn", "linear", "nmi"}
+    assert all(0 <= float(row["mean"]) <= 100 and row["trials"] == "2" and row["seeds"] == "2" for row in rows)
+    jobs = list(csv.DictReader((out / "trials.csv").open()))
+    assert sorted(row["judged_by"] for row in jobs) == ["held-out"] * 4 + ["test"] * 4
+    assert json.loads(jobs[0]["settings"])["temperature"] == 0.5
+    page = (tmp_path / "docs" / "comparison.md").read_text()
+    assert (tmp_path / "docs/images/comparison-colours.png").stat().st_size > 1000
+    assert "images/comparison-colours.png" in page
+    assert all(method.title in page for method in METHODS.values())
+
+
+def test_unequal_trials_are_refused(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+    def changed(change: Callable[[Path], object], name: str) -> Path:
+        out = copy_of(finished[0], tmp_path / name)
+        change(out / "colours")
+        return out
+
+    fewer = changed(lambda folder: (folder / "byol-trial-1-seed0" / "job.json").unlink(), "fewer")
+    with pytest.raises(DataError, match=r"byol has 1 trials .* every method has 2"):
+        read_results(fewer)
+
+    def add(folder: Path) -> None:
+        trial = Effort().trial("byol", 2)
+        made = stored(finished[0], Effort().trial("byol", 1)).model_copy(
+            update={"variant": trial.point.variant, "settings": dict(trial.point.settings), "place": 2.0}
+        )
+        (folder / trial.name).mkdir()
+        made.write(folder / trial.name)
+
+    with pytest.raises(DataError, match=r"byol has 3 trials .* byol-trial-2-seed0"):
+        read_results(changed(add, "more"))
+
+    def swap(folder: Path) -> None:
+        final = stored(finished[0], Effort(2, (1, 2)).jobs(["byol"])[-1])
+        final.model_copy(update={"settings": {**final.settings, "lr": 7.0}}).write(folder / final.job.name)
+
+    with pytest.raises(DataError, match="another setting than its trials chose"):
+        read_results(changed(swap, "other"))
+
+
+def test_an_unfinished_method_is_not_in_the_table(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+    out = copy_of(finished[0], tmp_path)
+    (out / "colours" / "byol-chosen-seed2" / "job.json").unlink()
+    (dataset,) = read_results(out)
+    assert [row.method.name for row in dataset.methods] == ["simclr"]
+    assert dataset.missing == ("byol-chosen-seed2",)
+
+
+def test_images_of_a_group_are_held_out_together() -> None:
+    source = coloured(60)
+    whole = ComparedImages(source, NeverOpened(), SIZE, held_out=10, group=r"\[\d")  # the first digit of the number
+    held = {int(np.flatnonzero((source.images == image).all(axis=(1, 2, 3)))[0]) for image in whole.judging.images}
+    rest = {int(np.flatnonzero((source.images == image).all(axis=(1, 2, 3)))[0]) for image in whole.for_trials.images}
+    assert held.isdisjoint(rest)
+    assert len(held) >= 10
+    assert held | rest == set(range(60))
+    assert {str(index)[0] for index in held}.isdisjoint(str(index)[0] for index in rest)
+    alone = ComparedImages(source, NeverOpened(), SIZE, limit=20)
+    assert (len(alone.for_trials), len(alone.judging), len(alone.for_finals)) == (20, 12, 20)
+    with pytest.raises(ConfigError, match="one group"):
+        _ = ComparedImages(source, NeverOpened(), SIZE, group="colours").judging
+    with pytest.raises(ConfigError, match="matches nothing"):
+        _ = ComparedImages(source, NeverOpened(), SIZE, group="xyz").judging
+
+
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    data = ["--train", "embedded:shapes", "--test", "embedded:shapes-test"]
+    words = ["run", *data, "--name", "x", "--out", str(tmp_path)]
+    for more, found in (
+        (["--seeds", "0,1"], "--seeds must be above 0"),
+        (["--seeds", "one"], "--seeds must be whole numbers"),
+        (["--trials", "0"], "--trials must be at least 1"),
+        (["--set", "lr=1"], "lr is not a setting that all methods share"),
+        (["--set", "flipp=0"], "Did you mean 'flip'"),
+        (["--test", "nowhere"], "no test images at nowhere"),
+        (["--size", "224"], "at most 64"),
+    ):
+        assert main([*words, *more]) == 2
+        message = capsys.readouterr().err
+        assert found in message
+        assert message.count("\n") == 1
+    assert main(["table", "--out", str(tmp_path / "none")]) == 2
+    assert not list(tmp_path.iterdir())
+    assert common_settings(32, 1, 8, {"flip": 0})["flip"] == 0
