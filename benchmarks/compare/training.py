@@ -15,7 +15,7 @@ from carp.config import Config
 from carp.errors import NonFiniteError
 from carp.images.loading.loader import Batch, make_loader, normalise
 from carp.images.sources.array import ArraySource
-from carp.model.strided_convolutions import select_pixels_first
+from carp.model.convolutions.select_pixels import select_pixels_first
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
 from carp.runs.background_writer import Write
