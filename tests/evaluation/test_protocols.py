@@ -136,7 +136,7 @@ OTHER_MEANINGS = {
         "retrieval",
         "copies",
     ),  # the paper's tables that show a dataset
-    r"training/course.py|report/plots.py": ("knn",),  # accuracies during training
+    r"training/course.py|report/plots.py|advice/encoder_probes.py": ("knn",),  # accuracies without a protocol
     r"config/\w+.py|evaluation/linear/\w+.py": ("linear",),  # how the learning rate scales with the batch
     r"evaluation/few_shot/classifiers.py": ("linear",),  # the kind of classifier, in result files
     r".*/\w*(attack|cop(y|ies))\w*.py": ("copies",),  # altered or duplicate images, in manifests and counts

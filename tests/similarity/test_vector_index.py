@@ -126,7 +126,7 @@ def test_mistakes(tmp_path: Path) -> None:
     index = kept(tmp_path)
     with pytest.raises(DataError, match="no index"):
         open_index(tmp_path)
-    with pytest.raises(ConfigError, match="from 1 to the 50"):
+    with pytest.raises(ConfigError, match="from 1 to 50"):
         index.search(vectors(1), 51)
     with pytest.raises(DataError, match="24 features"):
         index.search(vectors(1)[:, :5], 1)

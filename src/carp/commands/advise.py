@@ -195,7 +195,7 @@ def _command(
         words = ["carp", "embed", best.name, "--data", *images, *size, "--out", "images.features"]
         return shlex.join(words), embedding_time(best.seconds, findings.images)
     if found.action == "clean" and findings.unreadable == 0:
-        return shlex.join(["carp", "duplicates", *images, "--out", "copies"]), "not measured"
+        return shlex.join(["carp", "duplicates", *images, "--out", "duplicates"]), "not measured"
     return shlex.join(
         ["carp", "data", "check", named(data), *([] if root is None else [f"root={root}"])]
     ), "not measured"
