@@ -330,4 +330,10 @@ def test_a_dry_run_compares_three_ways(cli: Cli, folder: Path, labelled: Path, m
     ways = {line[:22].strip(): line[22:] for line in out.splitlines() if " carp " in line}
     assert list(ways) == ["no training", "adapt", "from scratch"]
     assert all("not measured" not in text for text in ways.values()), ways
-    assert ways["adapt"].endswith(f"carp train {labelled} --from {folder}")
+    assert f"carp train {labelled} --from {folder} global_size=32 epochs=1" in ways["adapt"]
+    assert "epochs=1" in ways["from scratch"]
+
+
+def test_a_mistyped_name_of_packaged_weights_is_suggested(cli: Cli, labelled: Path, tmp_path: Path) -> None:
+    assert_one_line(cli("train", labelled, "--from", "lite", "--out", tmp_path / "run"), "lite", "'lite0'")
+    assert not (tmp_path / "run").exists()

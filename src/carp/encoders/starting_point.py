@@ -17,8 +17,9 @@ from carp.encoders.foreign.timm_network import TimmNetwork
 from carp.encoders.foreign.vit import VitArchitecture, timm_vit
 from carp.encoders.layers import tensors_hash
 from carp.encoders.model_argument import is_weights, split_weights
+from carp.encoders.packaged import PACKAGED
 from carp.encoders.read_export import CarpExport, build_own, read_own, without_reading
-from carp.errors import CheckpointError, ConfigError, received
+from carp.errors import CheckpointError, ConfigError, nearest, received
 from carp.model.encoder import build_encoder, timm_options
 from carp.runs.run_folder import Run, open_run
 
@@ -59,6 +60,8 @@ def read_start(start: str | Path) -> StartingPoint:
 
 def _read(name: str) -> StartingPoint:
     if not is_weights(name):
+        if not Path(name).expanduser().exists() and (hint := nearest(name, PACKAGED)):
+            raise CheckpointError(f"there is no folder or file {name}.{hint} `carp weights` lists what can be read.")
         return _of_run(name, open_run(Path(name).expanduser()))
     method, path = split_weights(name)
     path = path.expanduser()

@@ -50,13 +50,14 @@ def alternatives(
     """
     start = config.start or DEFAULT.name
     images = shlex.quote(data)
+    given = {key: value for key, value in overrides.items() if key not in {"start", "start_digest"}}
+    settings = "".join(f" {shlex.quote(f'{key}={value}')}" for key, value in given.items())
 
     def asked_for() -> str:
         return _of_run(config, timing, source)
 
     def other(recipe: str, **changes: Any) -> Callable[[], str]:
         def measured() -> str:
-            given = {key: value for key, value in overrides.items() if key not in {"start", "start_digest"}}
             values = settings_with_start(recipe, {**given, **changes})
             found = settled(resolve(values, num_images=len(source)), values, device)
             return _of_run(found, time_steps(found, source, device, seconds=SECONDS), source)
@@ -67,10 +68,10 @@ def alternatives(
         ("no training", f"carp embed {shlex.quote(start)} --data {images}", lambda: _of_features(start, source)),
         (
             "adapt",
-            f"carp train {images} --from {shlex.quote(start)}",
+            f"carp train {images} --from {shlex.quote(start)}{settings}",
             other("adapt", start=start) if config.start is None else asked_for,
         ),
-        ("from scratch", f"carp train {images}", asked_for if config.start is None else other("folder")),
+        ("from scratch", f"carp train {images}{settings}", asked_for if config.start is None else other("folder")),
     )
     for name, command, measure in ways:
         try:
