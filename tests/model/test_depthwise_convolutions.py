@@ -1,13 +1,15 @@
-"""Depthwise convolutions on small maps: the values and gradients of double precision, and nothing else changes."""
+"""Depthwise convolutions: the values and gradients of torch, in at least its precision, and nothing else changes."""
 
 import copy
+from functools import partial
 
 import pytest
 import timm
 import torch
+from timm.layers import Conv2dSame
 from torch import nn
 
-from carp.model.convolutions.small_maps import speed_up_small_maps
+from carp.model.convolutions.depthwise import speed_up_depthwise
 
 
 @pytest.mark.parametrize("side", [(1, 1), (2, 2), (3, 4), (4, 9)])
@@ -19,7 +21,7 @@ def test_values_and_gradients_are_those_of_torch(
 ) -> None:
     torch.manual_seed(0)
     plain = nn.Conv2d(6, 6, kernel, stride=stride, padding=padding, groups=6, bias=bias).double()
-    fast = speed_up_small_maps(copy.deepcopy(plain))
+    fast = speed_up_depthwise(copy.deepcopy(plain))
     assert type(fast) is not nn.Conv2d
     x = torch.randn(3, 6, *side, dtype=torch.double, requires_grad=True)
     x_fast = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
@@ -34,7 +36,7 @@ def test_values_and_gradients_are_those_of_torch(
 
 def test_the_gradient_is_right_by_finite_differences() -> None:
     torch.manual_seed(0)
-    fast = speed_up_small_maps(nn.Conv2d(2, 2, 5, padding=2, groups=2).double())
+    fast = speed_up_depthwise(nn.Conv2d(2, 2, 5, padding=2, groups=2).double())
     x = torch.randn(2, 2, 3, 3, dtype=torch.double, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x, *_: fast(x), (x, *fast.parameters()))
 
@@ -49,26 +51,46 @@ def test_only_depthwise_convolutions_with_a_filter_change() -> None:
         nn.Conv2d(4, 4, 3, groups=4, padding=1, padding_mode="reflect"),
         nn.Conv2d(1, 1, 3),
     ]
-    speed_up_small_maps(nn.Sequential(*others))
+    speed_up_depthwise(nn.Sequential(*others))
     assert all(type(each) is nn.Conv2d for each in others)
 
 
-def test_large_maps_and_half_precision_take_torchs_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_maps_take_torchs_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("carp.model.convolutions.small_maps._SmallMap.apply", refuse)
-    fast = speed_up_small_maps(nn.Conv2d(4, 4, 3, padding=1, groups=4))
+    monkeypatch.setattr("carp.model.convolutions.depthwise._SmallMap.apply", refuse)
+    fast = speed_up_depthwise(nn.Conv2d(4, 4, 3, padding=1, groups=4))
     fast(torch.randn(1, 4, 3, 3)).sum().backward()
-    with torch.autocast("cpu", torch.bfloat16):
-        fast(torch.randn(1, 4, 2, 2)).sum().backward()
     with pytest.raises(AssertionError):
         fast(torch.randn(1, 4, 2, 2))
 
 
+@pytest.mark.parametrize("side", [2, 7])
+@pytest.mark.parametrize("given", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [partial(nn.Conv2d, padding=1), Conv2dSame])
+def test_autocast_rounds_only_the_result(side: int, given: torch.dtype, kind: type[nn.Conv2d]) -> None:
+    torch.manual_seed(0)
+    plain = kind(4, 4, 3, stride=2, groups=4)
+    fast = speed_up_depthwise(copy.deepcopy(plain))
+    x = torch.randn(2, 4, side, side).to(given)
+    with torch.autocast("cpu", torch.bfloat16):
+        y = fast(x)
+        assert torch.is_autocast_enabled("cpu")
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y, plain(x.float()).bfloat16())
+    above = torch.randn_like(y)
+    y.backward(above)
+    plain(x.float()).backward(above.float())
+    for wanted, found in zip(plain.parameters(), fast.parameters(), strict=True):
+        assert found.grad is not None
+        assert found.grad.dtype == torch.float32
+        torch.testing.assert_close(found.grad, wanted.grad)
+
+
 def test_a_network_keeps_its_tensors_and_copies_keep_the_speed() -> None:
     plain = timm.create_model("tf_efficientnet_lite0", num_classes=0).eval()
-    fast = copy.deepcopy(speed_up_small_maps(copy.deepcopy(plain)))
+    fast = copy.deepcopy(speed_up_depthwise(copy.deepcopy(plain)))
     assert list(fast.state_dict()) == list(plain.state_dict())
     x = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(fast(x), plain(x))

@@ -1,24 +1,31 @@
-"""Speeds up depthwise convolutions on maps that are smaller than their filter.
+"""Speeds up depthwise convolutions on a CPU (measured by `python -m benchmarks.depthwise`).
 
-On a CPU, oneDNN computes the gradient of such a filter 7 to 120 times more slowly than this module (measured by
-`python -m benchmarks.depthwise`). EfficientNet-Lite0 on views of 64 pixels has ten of these convolutions, which take
-about 40% of a training step. Here the gradient of every filter weight is the sum of the products of two shifted maps,
-of which few overlap when the maps are small. Values and gradients are the same up to rounding.
+**Small maps.** oneDNN computes the gradient of a filter that is larger than its map up to 120 times more slowly than
+this module. EfficientNet-Lite0 on views of 64 pixels has seven of these convolutions. Here the gradient of every filter
+weight is the sum of the products of two shifted maps, of which few overlap when the maps are small. Values and
+gradients are the same up to rounding.
+
+**bf16.** oneDNN computes depthwise convolutions more slowly in bf16 than in fp32: with autocast, EfficientNet-Lite0
+would take about twice as long as without. Under autocast, these convolutions therefore compute in fp32 and round their
+results.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from timm.layers import Conv2dSame, pad_same
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
-def speed_up_small_maps(module: nn.Module) -> nn.Module:
-    """Let depthwise convolutions compute the gradient of their filters faster on small maps; tensors stay the same."""
-    for convolution in module.modules():
-        if type(convolution) is nn.Conv2d and _is_depthwise(convolution):
-            convolution.__class__ = _Depthwise
+def speed_up_depthwise(module: nn.Module) -> nn.Module:
+    """Replace how the depthwise convolutions of a module compute; its tensors stay the same."""
+    for part in module.modules():
+        faster = _FASTER.get(type(part))
+        if faster is not None and isinstance(part, nn.Conv2d) and _is_depthwise(part):
+            part.__class__ = faster
     return module
 
 
@@ -33,15 +40,33 @@ def _is_depthwise(convolution: nn.Conv2d) -> bool:
 
 
 class _Depthwise(nn.Conv2d):
-    """A depthwise convolution, whose filters' gradient is computed by `_filter_gradient` on small maps."""
+    """A depthwise convolution that avoids the slow paths of oneDNN."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # the name that nn.Conv2d uses
-        rows, columns = input.shape[-2:]
-        small = rows < self.kernel_size[0] or columns < self.kernel_size[1]
-        if not small or input.device.type != "cpu" or input.dim() != 4 or torch.is_autocast_enabled("cpu"):
+        if input.device.type != "cpu" or input.dim() != 4:
             return super().forward(input)
-        y: Tensor = _SmallMap.apply(input, self.weight, self.stride, self.padding)
+        if not torch.is_autocast_enabled("cpu"):
+            return self._convolve(input)
+        dtype = torch.get_autocast_dtype("cpu")
+        with torch.autocast("cpu", enabled=False):
+            return self._convolve(input.to(self.weight.dtype)).to(dtype)
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        rows, columns = x.shape[-2:]
+        if rows >= self.kernel_size[0] and columns >= self.kernel_size[1]:
+            return super().forward(x)
+        y: Tensor = _SmallMap.apply(x, self.weight, self.stride, self.padding)
         return y if self.bias is None else y + self.bias[:, None, None]
+
+
+class _DepthwiseSame(_Depthwise):
+    """The same for the padding of TensorFlow, which depends on the size of the map."""
+
+    def _convolve(self, x: Tensor) -> Tensor:
+        return super()._convolve(pad_same(x, self.kernel_size, self.stride, self.dilation))
+
+
+_FASTER: Mapping[type[nn.Module], type[_Depthwise]] = {nn.Conv2d: _Depthwise, Conv2dSame: _DepthwiseSame}
 
 
 class _SmallMap(torch.autograd.Function):
