@@ -216,7 +216,18 @@ def test_a_resumed_run_needs_only_its_checkpoint(
     folder: Path, labelled: Path, free: Path, cli: Cli, tmp_path: Path
 ) -> None:
     start = Path(shutil.copytree(folder, tmp_path / "start"))
-    words = ["train", labelled, "--recipe", free, "--from", start, "--val", labelled, "epochs=3"]
+    words = [
+        "train",
+        labelled,
+        "--recipe",
+        free,
+        "--from",
+        start,
+        "--val",
+        labelled,
+        "epochs=3",
+        "encoder_statistics=kept",
+    ]
     assert cli(*words, "--out", tmp_path / "whole")[0] == 0
     out = tmp_path / "run"
     assert cli(*words, "--out", out)[0] == 0

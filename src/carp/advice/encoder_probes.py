@@ -23,7 +23,8 @@ from carp.config import Config
 from carp.encoders.load import load_encoder
 from carp.evaluation.label_free import VIEWS, features_of_views, view_hits
 from carp.evaluation.nearest_neighbours import knn
-from carp.features.extract import RAW_PIXELS_SIDE, Extracted, extract
+from carp.features.encoding_speed import time_batches
+from carp.features.extract import RAW_PIXELS_SIDE, Extracted, extract, feature_batches
 from carp.features.feature_options import FeatureOptions
 from carp.images.source import Source
 from carp.images.sources.subset import Subset, at_random
@@ -184,12 +185,16 @@ def encode(candidate: Candidate, source: Source, device: torch.device) -> Extrac
 
 
 def seconds_per_image(candidate: Candidate, source: Source, device: torch.device) -> float:
-    """Time a few images, after a first one."""
-    few = at_random(source, _TIMED, seed=2)
-    encode(candidate, Subset(few, np.arange(min(1, len(few)))), device)
-    start = time.monotonic()
-    encode(candidate, few, device)
-    return (time.monotonic() - start) / len(few)
+    """Time a few images."""
+    batches = feature_batches(
+        candidate.module,
+        at_random(source, 2 * _TIMED, seed=2),
+        size=candidate.size,
+        device=device,
+        batch_size=_TIMED,
+        interpolation=candidate.interpolation,
+    )
+    return time_batches(batches, _SECONDS)[0]
 
 
 def _right(candidate: Candidate, queries: Subset, bank: Subset | None, device: torch.device) -> Values | None:

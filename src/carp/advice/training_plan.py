@@ -20,7 +20,6 @@ from carp.training.planning.time_budget import FOR_STEPS, Budget, budget
 from carp.training.preparation import open_for_training
 
 MINUTES = 60.0  # for a first run, unless you say otherwise
-ADAPT_RECIPE: str | None = None  # the recipe that continues from weights; None is the default one, `adapt`
 _ENOUGH = 20  # epochs from scratch; as few as `auto` ever chooses
 _OUT = "runs/advised"
 
@@ -94,10 +93,8 @@ def named(data: object, otherwise: str = "IMAGES") -> str:
 
 
 def recipe_for(side: int, start: str | None) -> tuple[str | None, dict[str, Any]]:
-    """Return the recipe, and settings beside it, for images of this shorter side."""
-    if start is not None:
-        return ADAPT_RECIPE, {}
-    if 0 < side <= SMALL_IMAGE:
+    """Return the recipe, None for the default one, and settings beside it, for images of this shorter side."""
+    if start is None and 0 < side <= SMALL_IMAGE:
         return "small-images", {"global_size": max(8, side)}
     return None, {}
 
@@ -164,7 +161,9 @@ def _fitting(minutes: float, config: Config, images: Source, device: torch.devic
     if config.start is not None:
         return budget(minutes, config, images, device, any_size=True)
     found = budget(minutes, config, images, device, any_size=False)
-    return found if found.epochs >= _ENOUGH else budget(minutes, config, images, device, any_size=True)
+    if found.epochs >= _ENOUGH:
+        return found
+    return budget(minutes, config, images, device, any_size=True, first=found.timing)
 
 
 def _epoch(fitting: Budget, config: Config, images: Source) -> tuple[float, float]:

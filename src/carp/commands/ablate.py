@@ -60,7 +60,7 @@ def ablate(
         name: `batch-size`, `prototypes`, `block-size`, `momentum`, `partition`, `epochs`, `views` or `entropy`.
         data: Labelled images to train on, which are also the bank for k-NN. Training does not use the labels.
         out: Folder of the studies; this one is in its sub-folder `name`.
-        recipe: Name of a recipe, or a YAML file; `folder` if None.
+        recipe: Name of a recipe, or a YAML file; None is `adapt` with a start, and `folder` without.
         test: Labelled images to classify; None is leave-one-out on the training images.
         values: The values to compare, as comma-separated text or as a sequence; None is the paper's grid.
         variants: The variants to train, such as `with-teacher`, as comma-separated text or as a sequence; None is all.

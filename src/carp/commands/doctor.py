@@ -27,7 +27,7 @@ def doctor(
 
     Args:
         data: The images of the planned run; without them, noise is used, and the time of the run is not predicted.
-        recipe: Name of the recipe, or a YAML file; `folder` if None.
+        recipe: Name of the recipe, or a YAML file; None is `adapt` with a start, and `folder` without.
         out: The folder of the planned run, to examine its file system. Nothing remains in it.
         procs: Number of processes that will share the run on this machine; by default the number of GPUs, or 2.
         quiet: Show no progress.

@@ -13,7 +13,7 @@ from carp.compute import distributed
 from carp.compute.device import deterministic, products_in
 from carp.config import Config
 from carp.console.quantities import counted
-from carp.encoders.starting_point import is_sized, read_start
+from carp.encoders.starting_point import may_shrink, read_start
 from carp.errors import CarpError, CheckpointError, ConfigError, DataError, MissingExtraError
 from carp.evaluation.label_free import LabelFreeValidation
 from carp.evaluation.validation import Validation
@@ -59,7 +59,7 @@ def train(
         data: A folder of images, a list of paths, tar shards, Parquet files, `torchvision:NAME`, `embedded:shapes`, an
             image array [N, H, W, 3], or any dataset with a length and integer indexing (docs/data.md).
         out: The run folder.
-        recipe: Name of a recipe, or a YAML file; `folder` if None.
+        recipe: Name of a recipe, or a YAML file; None is `adapt` with a start, and `folder` without.
         minutes: Time for training: as many epochs as fit into it, at most those of the recipe. A run with a start takes
             smaller views first, unless global_size is set.
         start: Weights to start from: a run folder, or weights in any form (docs/weights.md). The encoder and its images
@@ -83,7 +83,7 @@ def train(
         source, others = held_out(whole, config.held_out, seed=config.seed)
         check_run(config, source, device)
         if minutes is not None:
-            any_size = config.start is not None and not is_sized(recipe, overrides)
+            any_size = may_shrink(config, recipe, overrides)
             config = fit_into(minutes, config, source, device, folder, display, any_size=any_size)
     with (
         held_run(folder, config, whole),

@@ -63,7 +63,8 @@ def best_precision(device: torch.device) -> str:
 
 def _cpu_has_bf16() -> bool:
     """Return whether the processor multiplies in bf16 (AVX-512 BF16 or AMX); others take tens of times as long."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # private, so a version of torch may lack them
+    return any(getattr(torch.cpu, probe, bool)() for probe in probes)
 
 
 @contextmanager

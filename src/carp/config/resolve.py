@@ -19,18 +19,19 @@ def resolve(values: Mapping[str, Any], *, num_images: int) -> Config:
     `micro_batch: auto` becomes None, an undivided batch, and `precision: auto` becomes fp32, until `carp train` knows
     the machine.
     """
-    return _validated(Config, values, num_images)
+    return _validated(Config, values, values, num_images)
 
 
 def resolve_part(part: type[P], values: Mapping[str, Any], *, num_images: int = 0) -> P:
     """Do the same for one part of the configuration; the settings of other parts are left out."""
-    return _validated(part, {key: value for key, value in values.items() if key in part.model_fields}, num_images)
+    own = {key: value for key, value in values.items() if key in part.model_fields}
+    return _validated(part, own, values, num_images)
 
 
-def _validated(part: type[P], values: Mapping[str, Any], num_images: int) -> P:
+def _validated(part: type[P], values: Mapping[str, Any], all_values: Mapping[str, Any], num_images: int) -> P:
     # micro_batch and precision are chosen by training, to fit the machine
     sizes = {
-        **sizes_for(num_images, started=values.get("start") is not None).model_dump(),
+        **sizes_for(num_images, started=all_values.get("start") is not None).model_dump(),
         "micro_batch": None,
         "precision": "fp32",
         "workers": usable_cores(),

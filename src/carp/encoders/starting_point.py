@@ -109,11 +109,16 @@ def settings_with_start(
             )
     if values.get("validation") is None and "held_out" not in values:
         values = {**values, "held_out": "auto" if begun is None else begun.held_out}
-    sized = is_sized(recipe, overrides)
+    sized = _is_sized(recipe, overrides)
     return {**values, **({} if sized else {_SIZE: size}), **decided, "start": str(name), "start_digest": digest}
 
 
-def is_sized(recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:
+def may_shrink(config: Config, recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:
+    """Return whether the views may be smaller than those of the start, because the user did not choose their size."""
+    return config.start is not None and not _is_sized(recipe, overrides)
+
+
+def _is_sized(recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:
     """Return whether the user chose the size of the views; the default recipe is not such a choice."""
     return _SIZE in overrides or (recipe is not None and _SIZE in read_recipe(recipe))
 

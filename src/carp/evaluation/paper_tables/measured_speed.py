@@ -4,12 +4,12 @@ Shapes: N images, S side.
 """
 
 import time
-from contextlib import closing
 
 import numpy as np
 
 from carp.encoders.frozen_encoder import Encoder
 from carp.evaluation.paper_tables.work_amount import Work
+from carp.features.encoding_speed import time_batches
 from carp.features.extract import feature_batches
 from carp.features.feature_options import Precision
 from carp.images.decoding.decode import pixel_limit
@@ -58,16 +58,9 @@ class Speed:
             resize=self._encoder.resize,
             interpolation=self._encoder.interpolation,
         )
-        ends, images, features = [time.perf_counter()], list[int](), 0
-        with pixel_limit(self._encoder.max_pixels), closing(batches):
-            for batch in batches:
-                ends.append(time.perf_counter())
-                images.append(len(batch.indices) + len(batch.unreadable))
-                features = max(features, batch.features.shape[1])
-                if ends[-1] - ends[0] > _SECONDS:
-                    break
-        first = 1 if len(images) > 1 else 0  # the first batch includes the setup
-        return (ends[-1] - ends[first]) / (sum(images[first:]) * self._encoder.size**2), features
+        with pixel_limit(self._encoder.max_pixels):
+            per_image, features = time_batches(batches, _SECONDS)
+        return per_image / self._encoder.size**2, features
 
 
 def _seconds_per_product() -> float:

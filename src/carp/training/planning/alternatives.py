@@ -4,9 +4,7 @@
 """
 
 import shlex
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,13 @@ from typing import Any
 import torch
 
 from carp.config import Config, resolve
+from carp.console.addresses import without_secrets
 from carp.console.quantities import counted, duration, duration_range
 from carp.encoders.load import load
 from carp.encoders.packaged import DEFAULT
 from carp.encoders.starting_point import settings_with_start
 from carp.errors import CarpError
+from carp.features.encoding_speed import time_batches
 from carp.features.extract import feature_batches
 from carp.images.decoding.decode import pixel_limit
 from carp.images.loading.loader import make_loader
@@ -49,9 +49,9 @@ def alternatives(
     The settings in `overrides` apply to training in either way, except those of a start.
     """
     start = config.start or DEFAULT.name
-    images = shlex.quote(data)
+    images = shlex.quote(without_secrets(data))
     given = {key: value for key, value in overrides.items() if key not in {"start", "start_digest"}}
-    settings = "".join(f" {shlex.quote(f'{key}={value}')}" for key, value in given.items())
+    settings = "".join(f" {shlex.quote(without_secrets(f'{key}={value}'))}" for key, value in given.items())
 
     def asked_for() -> str:
         return _of_run(config, timing, source)
@@ -99,14 +99,6 @@ def _of_features(model: str | Path, source: Source) -> str:
         resize=encoder.resize,
         interpolation=encoder.interpolation,
     )
-    done, start, first = 0, 0.0, 0
-    with pixel_limit(encoder.max_pixels), closing(batches):
-        for batch in batches:
-            done += len(batch.indices) + len(batch.unreadable)
-            if not start:
-                start, first = time.monotonic(), done  # the first batch includes the setup
-            elif time.monotonic() - start > _SECONDS:
-                break
-    if done == first:  # a single batch
-        return "seconds"
-    return f"{duration((time.monotonic() - start) / (done - first) * len(source))} at {encoder.size} px"
+    with pixel_limit(encoder.max_pixels):
+        each, _ = time_batches(batches, _SECONDS)
+    return f"{duration(each * len(source))} at {encoder.size} px"

@@ -11,7 +11,7 @@ from carp.config import SMALL_IMAGE, Config
 from carp.config.recipe import to_yaml
 from carp.console.progress import Display
 from carp.console.quantities import counted, duration_range
-from carp.encoders.starting_point import is_sized
+from carp.encoders.starting_point import may_shrink
 from carp.errors import CarpError
 from carp.images.decoding.decode import pixel_limit
 from carp.images.inspect.image_size import advice
@@ -77,7 +77,7 @@ def dry_run(
         needed = f"{_gigabytes(needs.total_bytes)} is needed, but only {_gigabytes(free)} is free"
         yield f"time                  not measured: {needed}"
     else:
-        any_size = config.start is not None and not is_sized(recipe, overrides)
+        any_size = may_shrink(config, recipe, overrides)
         timing = yield from _time(config, source, device, steps, minutes, any_size=any_size)
         if timing is not None and recipe in _COMPARED:
             name = str(data) if isinstance(data, str | Path) else "IMAGES"
@@ -116,7 +116,7 @@ def _time(
             timing = time_steps(config, source, device)
             yield f"time                  {_measured(config, timing, device, steps)}"
             if minutes is not None:
-                found = budget(minutes, config, source, device, any_size=any_size)
+                found = budget(minutes, config, source, device, any_size=any_size, first=timing)
                 fits = counted(found.epochs, "epoch") if found.epochs else "less than one epoch"
                 size = "".join(f" with {key}={value}" for key, value in found.size.items())
                 yield f"{f'in {minutes:g} min':<21} {fits}{size}"

@@ -38,20 +38,28 @@ class Budget:
     timing: Timing
 
 
-def budget(minutes: float, config: Config, source: Source, device: torch.device, *, any_size: bool) -> Budget:
+def budget(
+    minutes: float,
+    config: Config,
+    source: Source,
+    device: torch.device,
+    *,
+    any_size: bool,
+    first: Timing | None = None,
+) -> Budget:
     """Measure how many epochs fit into `minutes`, at most those of the configuration.
 
     With `any_size`, smaller views are tried until all epochs fit; otherwise, and for the smallest ones, fewer epochs
-    must do.
+    must do. `first` is the timing of the size as it is, if that has been measured.
     """
     steps_per_epoch = make_loader(source, config).steps_per_epoch
     sizes = sizes_to_try(config) if any_size else [config.global_size]
     with pixel_limit(config.max_image_pixels):
         for size in sizes:
             settings = size_settings(config, size)
-            timing = time_steps(
-                config.model_copy(update=settings), source, device, seconds=SECONDS if len(sizes) > 1 else None
-            )
+            seconds = SECONDS if len(sizes) > 1 else None
+            timing = first or time_steps(config.model_copy(update=settings), source, device, seconds=seconds)
+            first = None
             epochs = min(config.epochs, affordable_epochs(minutes, timing, steps_per_epoch))
             if epochs == config.epochs:
                 break
