@@ -211,6 +211,9 @@ def test_values_that_contradict_each_other_are_refused() -> None:
         ({"micro_batch": 1365}, ["micro_batch", "4096", "1365"]),
         ({"warmup_epochs": 100}, ["warmup_epochs", "epochs", "100"]),
         ({"encoder_statistics": "kept"}, ["encoder_statistics", "--from", "encoder_statistics=batch"]),
+        ({"start_share": 0.5}, ["start_share=0.5", "--from", "start_share=0"]),
+        ({"start_share": 0.5, "start": "a.pth", "teacher_momentum": 0}, ["start_share=0.5", "teacher_momentum"]),
+        ({"start_share": 1.0, "start": "a.pth"}, ["start_share", "less than 1"]),
     ]:
         with pytest.raises(ConfigError) as raised:
             resolve(values, num_images=10_000)

@@ -352,3 +352,27 @@ def test_kept_statistics_never_change_and_are_used_in_training() -> None:
     assert torch.equal(model.student.encoder(images), kept)
     kept.sum().backward()
     assert all(p.grad is not None for p in model.student.encoder.parameters())
+
+
+def test_a_share_of_the_start_remains_in_the_teachers_encoder() -> None:
+    config = Config(**{**TINY, "start": "weights.safetensors", "start_share": 0.25})
+    carp = Carp(config)
+    tensors = carp.student.encoder.state_dict()
+    start = {name: torch.randn_like(tensor) for name, tensor in tensors.items() if tensor.is_floating_point()}
+    carp.load_encoder(start)
+    with torch.no_grad():
+        for parameter in carp.student.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    before = {name: parameter.clone() for name, parameter in carp.teacher.named_parameters()}
+    carp.update_teacher(0.9)
+    student = dict(carp.student.named_parameters())
+    for name, parameter in carp.teacher.named_parameters():
+        followed = student[name]
+        if name.startswith("encoder."):
+            followed = 0.25 * start[name.removeprefix("encoder.")] + 0.75 * followed
+        torch.testing.assert_close(parameter, 0.9 * before[name] + 0.1 * followed)
+    for _ in range(300):
+        carp.update_teacher(0.9)
+    name, weight = next((n, p) for n, p in carp.teacher.encoder.named_parameters() if p.ndim > 1)
+    torch.testing.assert_close(weight, 0.25 * start[name] + 0.75 * student[f"encoder.{name}"], rtol=1e-4, atol=1e-5)
+    assert not any(p.requires_grad for p in carp.start.parameters())

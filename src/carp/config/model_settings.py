@@ -113,6 +113,13 @@ class HeadSettings(ReadingSettings):
         description="Means and variances by which batch norm normalises in the encoder: batch takes those of the views "
         "and learns them for later use; kept takes those of the start and leaves them as they are.",
     )
+    start_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="How much of the start remains in the teacher's encoder, which follows start_share x start + "
+        "(1 - start_share) x student. More keeps what the start knows; less adapts further.",
+    )
 
     @model_validator(mode="after")
     def _blocks_and_shards_divide_the_prototypes(self) -> Self:

@@ -53,6 +53,13 @@ class Config(
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_share_of_the_start_needs_a_start_and_a_teacher(self) -> Self:
+        if self.start_share and (self.start is None or self.siamese):
+            missing = "weights to start from (--from)" if self.start is None else "a teacher (teacher_momentum above 0)"
+            raise ValueError(f"start_share={self.start_share:g} needs {missing}, received none. Use start_share=0")
+        return self
+
 
 # The first key of every group that `carp settings` prints, in the order of the fields.
 GROUPS = {

@@ -31,6 +31,9 @@ class Carp(nn.Module):
     The teacher is an exponential moving average of the student's parameters; its batch norm uses the statistics of its
     own batches, and it has neither dropout nor stochastic depth. With `teacher_momentum: 0` the teacher *is* the
     student, and there is no second forward pass, unless `zero_momentum: copy` asks for a copy of the student.
+
+    With `start_share`, the encoder of the teacher stays between that of the student and the weights that the run started
+    from. Averages of a network and its fine-tuned version are often better than either, and forget less.
     """
 
     def __init__(self, config: ModelSettings, *, shard_seeds: Sequence[int] = ()) -> None:
@@ -41,6 +44,8 @@ class Carp(nn.Module):
         if not self.siamese:
             self.teacher.requires_grad_(False)
             _remove_dropout(self.teacher)
+        self.start_share = config.start_share
+        self.start = copy.deepcopy(self.student.encoder).requires_grad_(False) if self.start_share else None
 
     def forward(self, views: Sequence[Tensor]) -> Embedded:
         """Embed the views, each [B, 3, H, W]; the two global views come first."""
@@ -59,18 +64,24 @@ class Carp(nn.Module):
         return self.student.embed(views)
 
     def load_encoder(self, tensors: Mapping[str, Tensor]) -> None:
-        """Give both encoders these weights; the counters of batch norm may be missing."""
-        for branch in (self.student, self.teacher):
-            missing, unexpected = branch.encoder.load_state_dict(tensors, strict=False)
-            wrong = [name for name in missing if branch.encoder.state_dict()[name].is_floating_point()] + unexpected
+        """Give all encoders these weights; the counters of batch norm may be missing."""
+        for encoder in (self.student.encoder, self.teacher.encoder, *([] if self.start is None else [self.start])):
+            missing, unexpected = encoder.load_state_dict(tensors, strict=False)
+            wrong = [name for name in missing if encoder.state_dict()[name].is_floating_point()] + unexpected
             if wrong:
                 raise ModelError(f"the weights do not fit the encoder: {wrong[0]} is missing or unexpected.")
 
     @torch.no_grad()
     def update_teacher(self, momentum: float) -> None:
         """Teacher ← momentum · teacher + (1 − momentum) · student, as one multi-tensor operation."""
-        if not self.siamese:
-            torch._foreach_lerp_(list(self.teacher.parameters()), list(self.student.parameters()), 1.0 - momentum)
+        if self.siamese:
+            return
+        followed = dict(self.student.named_parameters())
+        if self.start is not None:
+            start = {f"encoder.{name}": parameter for name, parameter in self.start.named_parameters()}
+            mixed = torch._foreach_lerp([followed[name] for name in start], list(start.values()), self.start_share)
+            followed |= dict(zip(start, mixed, strict=True))
+        torch._foreach_lerp_(list(self.teacher.parameters()), list(followed.values()), 1.0 - momentum)
 
 
 def _remove_dropout(branch: nn.Module) -> None:

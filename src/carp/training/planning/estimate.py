@@ -30,7 +30,7 @@ class Estimate:
     encoder_parameters: int
     projector_parameters: int
     prototype_parameters: int
-    weights_bytes: int  # student, teacher, gradients, optimiser state
+    weights_bytes: int  # student, teacher, gradients, optimiser state, the encoder of the start
     activation_bytes: int  # kept for the backward pass of one micro-batch
     head_bytes: int  # buffers of the pass over the partition
     views_bytes: int  # of the steps that a GPU holds
@@ -63,7 +63,8 @@ def estimate(config: Config, *, on_gpu: bool | None = None) -> Estimate:
     small_stem = isinstance(getattr(branch.encoder, "maxpool", None), nn.Identity)
     on_gpu = choose_device(config.device).type == "cuda" if on_gpu is None else on_gpu
     head, views = _head(config, whole, held), _views(config, share) if on_gpu else 0
-    return Estimate(*counts, sum(counts) * copies * _FLOAT, activations, head, views, small_stem)
+    numbers = sum(counts) * copies + (counts[0] if config.start_share else 0)
+    return Estimate(*counts, numbers * _FLOAT, activations, head, views, small_stem)
 
 
 def _views(config: Config, share: int) -> int:
