@@ -227,6 +227,7 @@ def test_a_resumed_run_needs_only_its_checkpoint(
         labelled,
         "epochs=3",
         "encoder_statistics=kept",
+        "start_share=0.5",
     ]
     assert cli(*words, "--out", tmp_path / "whole")[0] == 0
     out = tmp_path / "run"

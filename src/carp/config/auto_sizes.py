@@ -22,13 +22,13 @@ def sizes_for(num_images: int, *, started: bool = False) -> Sizes:
 
     - batch_size: the largest power of two up to an eighth of the images, from 16 to 256 (started: 128); all images if
       fewer than 16.
-    - epochs: about one million images seen in total, from 20 to 400 epochs; started: 100,000 images, 3 to 100 epochs.
+    - epochs: about one million images seen in total, from 20 to 400 epochs; started: 40,000 images, 3 to 100 epochs.
     - num_prototypes: a power of two near half the number of images, from 256 to 65,536 (the paper over-clusters).
     - block_size: the batch size, or the power of two below it: a block's mean assignment is estimated from the batch,
       and the larger the block, the less certain the assignments may be (docs/decisions/0005).
     - held_out: a tenth of the images, at most 500; none if there are fewer than 300, too few to compare.
     """
-    largest, seen, fewest, most = (128, 100_000, 3, 100) if started else (256, 1_000_000, 20, 400)
+    largest, seen, fewest, most = (128, 40_000, 3, 100) if started else (256, 1_000_000, 20, 400)
     batch_size = min(largest, max(16, _power_of_two(num_images // 8)), max(2, num_images))
     return Sizes(
         epochs=min(most, max(fewest, round(seen / max(num_images, 1)))),
