@@ -4,8 +4,8 @@
 
 Encoder, views and optimiser are those of the recipe `cifar10-cpu`, the loss is the paper's: blocks of 512, embeddings
 of free length, prototypes as fast as the weights, entropy weight 1, teacher momentum 0.99 → 1. Settings that change
-nothing here (`accumulate` without micro-batches, `zero_momentum` with a teacher) have no row of their own. Results are
-appended to `--out`; what is already there is not run again.
+nothing by themselves (`accumulate` without micro-batches, `zero_momentum` with a teacher) are compared where they do:
+with micro-batches, and without a teacher. Results are appended to `--out`; what is already there is not run again.
 """
 
 import argparse
@@ -40,6 +40,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{f"{key}: {value}": {key: value} for key, value in READINGS["authors"].items() if key not in _SILENT},
     "entropy_weight: 2": {"entropy_weight": 2.0},
     "authors": {"reading": "authors"},
+    **{
+        f"{where}, {key}: {value}": {**settings, key: value}
+        for where, settings, key, values in (
+            ("micro_batch: 32", {"micro_batch": 32}, "accumulate", ("exact", "independent")),
+            ("teacher_momentum: 0", {"teacher_momentum": 0.0}, "zero_momentum", ("siamese", "copy")),
+        )
+        for value in values
+    },
 }
 _KEYS = ("images", "epochs", "batch_size", "lr", "precision")
 
