@@ -1,7 +1,7 @@
 """Do adapted weights beat the weights as they are, and training from scratch in the same time?
 
     python -m benchmarks.adapt --train gtsrb_48/train --test gtsrb_48/test --size 64 --out gtsrb.jsonl \
-        --settings epochs=4 flip=0
+        --settings flip=0
 
 For every seed: `lite0` (or another `--start`) is adapted with the recipe `adapt` on the training images, without
 labels, and an encoder is trained from scratch with the recipe `photos-cpu` for as many minutes. The start, the
@@ -40,6 +40,7 @@ def main() -> None:
     parser.add_argument("--settings", nargs="*", default=[], help="of the adapted run, as key=value")
     parser.add_argument("--scratch-settings", nargs="*", default=[], help="of the run from scratch, as key=value")
     parser.add_argument("--out", type=Path, required=True, help="one line per encoder")
+    parser.add_argument("--skip-scratch", action="store_true", help="leave out training from scratch")
     parser.add_argument("--report", action="store_true", help="only print the table")
     arguments = parser.parse_args()
     if not arguments.report:
@@ -75,7 +76,7 @@ def _measure(arguments: argparse.Namespace) -> None:
                 best if is_best(list_checkpoints(open_run(run).checkpoints)[-1]) else _judged(f"{run}@last", arguments)
             )
             record("adapted, last", seed, **last, minutes=minutes)
-    for seed in arguments.seeds:
+    for seed in [] if arguments.skip_scratch else arguments.seeds:
         if ("from scratch", seed) in rows():
             continue
         with tempfile.TemporaryDirectory() as scratch:
