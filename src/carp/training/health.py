@@ -197,7 +197,7 @@ def _worse(_: Health, progress: Progress) -> Diagnosis | None:
     return Diagnosis(
         Verdict.WORSE,
         f"{found.measure} is {found.now:.1%}, {found.start:.1%} for the weights that the run started from.",
-        f"{_too_fast(progress) or 'Lower lr, or add warmup_epochs.'} Until the run is better, its best checkpoint is "
+        f"{_too_fast(progress) or 'Lower lr, or raise start_share or warmup_epochs.'} Until the run is better, its best checkpoint is "
         f"used: {used}.",
     )
 
