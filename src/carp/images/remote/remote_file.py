@@ -9,6 +9,7 @@ File systems of fsspec belong to the process that made them, so none is kept her
 import errno
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -168,6 +169,8 @@ def _ask_once(address: str, question: Callable[[Any, str], T]) -> T:
 
 def _file_system(address: str) -> tuple[Any, str]:
     scheme = scheme_of(address)
+    if scheme in {"gs", "gcs"}:  # by default gcsfs looks up the type of a bucket by gRPC, which does not survive a fork
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
         import fsspec.core  # noqa: PLC0415 - optional
 
