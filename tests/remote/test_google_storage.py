@@ -1,4 +1,4 @@
-"""`gs://`, through the real client and an emulator of Google Cloud Storage: the bytes of local shards, and one retry."""
+"""`gs://`, through the real client and an emulator of Google Cloud Storage: the same bytes, one retry."""
 
 import time
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_a_server_that_goes_on_failing_is_one_line_and_not_retried_twice(
     with pytest.raises(StorageError, match=r"cannot read gs://.*Gave up after"):
         open_source(f"{bucket}/shard-000.tar")
     assert time.monotonic() - before < 20, "gcsfs alone would wait for half a minute"
-    assert gs.connections - connections <= 30, "two requests per attempt, each repeated once by aiohttp; gcsfs makes six"
+    assert gs.connections - connections <= 30, "two requests per attempt, both repeated by aiohttp; gcsfs makes six"
     assert capfd.readouterr().err.count("\n") == 1, "the warning of the first failure"
 
 
