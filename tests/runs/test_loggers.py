@@ -1,8 +1,8 @@
 """Experiment trackers: they receive the numbers of metrics.jsonl, continue their records, and never end a run."""
 
 import json
-import time
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
