@@ -109,7 +109,7 @@ def check_search(place: Environment) -> None:
 def main(words: Sequence[str] | None = None) -> None:
     """Build, install, use, measure, print."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args(words)
-    columns = ("environment", "installation, s", "size, GB", "import carp, s", "carp --help, s", "its processor time, s")
+    columns = ("environment", "installation, s", "size, GB", "import carp, s", "carp --help, s", "processor time, s")
     console, table = Console(), Table(*columns)
     with tempfile.TemporaryDirectory(prefix="carp-install-") as scratch:
         folder = Path(scratch)
