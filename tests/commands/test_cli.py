@@ -173,7 +173,7 @@ def test_settings_are_shown_with_default_accepted_values_and_meaning(cli: Cli) -
     assert accepted["epochs"] == "auto or whole number >= 1 and <= 1000000"
     assert accepted["micro_batch"] == "auto or whole number >= 2 and <= 16777216 or null"
     assert accepted["momentum"] == "number >= 0 and < 1"
-    assert accepted["lr"] == "one number or [start, end], each >= 0 and <= 1000000.0"
+    assert accepted["lr"] == "one number or [start, end], each >= 0 and <= 1000000"
     assert accepted["optimiser"] == "lars or sgd or adamw"
     assert accepted["compile"] == "true or false"
     code, one, _ = cli("settings", "lr")

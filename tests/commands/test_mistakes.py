@@ -180,12 +180,9 @@ def test_an_option_that_does_not_exist(
     ("words", "expected"),
     [
         (["tarin", "x"], ["no such command 'tarin'", "Did you mean 'train'?"]),
-        (["train", "--out", "x"], ["missing argument 'data'", "`carp train --help`"]),
+        (["train", "--out", "x"], ["missing argument", "`carp train --help`"]),
         (["views", "x", "--images", "200"], ["invalid value for '--images'", "100"]),
-        (
-            ["views", "x", "--images", "ten"],
-            ["'--images': must be a valid integer, received 'ten'", "`carp views --help`"],
-        ),
+        (["views", "x", "--images", "ten"], ["'--images': ", "a valid integer", "'ten'", "`carp views --help`"]),
         (["train", "x", "--out", "y", "epochs=ten"], ["epochs must be a valid integer (accepted", "received 'ten'"]),
         (["eval", "knn", "x", "--k"], ["'--k' requires an argument", "`carp COMMAND --help`"]),
         (["eval", "knn", "x", "--data", "embedded:shapes", "k=2.5"], ["k must be a valid integer, received 2.5"]),

@@ -141,4 +141,4 @@ def test_the_report_shows_every_section(report: Path) -> None:
     for key in ("diagnosis", "curves", "map", "neighbours", "classes", "prototypes", "outliers", "views", "settings"):
         assert f'<section id="{key}"' in text, key
     assert 'http-equiv="Content-Security-Policy"' in text
-    assert not np.any([f'src="{scheme}' in text for scheme in ("http", "//", "file")])
+    assert not np.any([f' src="{scheme}' in text for scheme in ("http", "//", "file")])

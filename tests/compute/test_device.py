@@ -14,7 +14,7 @@ from carp.runs.metrics_log import read_metrics
 from carp.training.health import measure
 from tests.helpers import TINY, assert_same_bits, final_tensors, tiny_images, write_images
 
-SETTINGS = {**TINY, "epochs": 1, "health_steps": 1, "num_prototypes": 32}
+SETTINGS = {**TINY, "epochs": 1, "health_steps": 1, "num_prototypes": 32, "precision": "fp32"}
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def _die_at(number: int) -> None:
         setattr(pathlib.Path, name, counted(getattr(pathlib.Path, name)))
 
 
-def _become_carp(request: dict[str, Any]) -> None:
+def _become_carp(request: dict[str, Any], ready: int) -> None:
     output = os.open(request["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(output, stream)
@@ -74,6 +74,7 @@ def _become_carp(request: dict[str, Any]) -> None:
     os.environ.update(request.get("environment", {}))
     part_file._SECONDS_BETWEEN_NOTES = request.get("note_seconds", part_file._SECONDS_BETWEEN_NOTES)
     sys.argv = ["carp", *request["start"]]
+    os.close(ready)
     if "under" in request:
         run_and_kill(_carp, request["under"], request["kill_at"], request["calls"])
     _carp()
@@ -90,9 +91,14 @@ def _serve() -> None:
         if "wait" in request:
             answer = os.waitstatus_to_exitcode(os.waitpid(request["wait"], 0)[1])
         else:
+            waiting, ready = os.pipe()  # a signal must reach carp, not the preparations for it
             answer = os.fork()
             if answer == 0:
-                _become_carp(request)
+                os.close(waiting)
+                _become_carp(request, ready)
+            os.close(ready)
+            os.read(waiting, 1)
+            os.close(waiting)
         print(answer, flush=True)
 
 

@@ -31,7 +31,7 @@ SECONDS = 20
 """The longest that a command may take; a small input takes a tenth of a second, on a busy machine maybe one."""
 
 _FILE_LIMIT = 2**28  # no output of a small input is larger
-_LIBRARIES = ("typer._adapters", "faiss", "matplotlib.backends.backend_agg", "matplotlib.figure")
+_LIBRARIES = ("typer.main", "faiss", "matplotlib.backends.backend_agg", "matplotlib.figure")
 _COLLAPSE = 25  # MADV_COLLAPSE
 _HUGE = 2**21
 

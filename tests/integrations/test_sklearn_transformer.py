@@ -49,6 +49,11 @@ def test_the_checks_of_scikit_learn_that_apply(check: object) -> None:
     check("CarpEncoder", carp.CarpEncoder())  # type: ignore[operator]
 
 
+def test_check_estimator_passes() -> None:
+    """It skips the checks that pass tables of numbers, because of the tags."""
+    estimator_checks.check_estimator(carp.CarpEncoder())
+
+
 def test_a_given_model_is_used_as_it_is(run: Path, images: np.ndarray) -> None:
     encoder = carp.CarpEncoder(run)
     features = encoder.fit_transform(images)

@@ -1,5 +1,6 @@
 """Shards on this machine, behind servers that may fail."""
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from carp.images.decoding import transient
 from carp.images.remote import find_shards, remote_file, shard_cache
 from tests.helpers import tiny_images
 from tests.images.test_tar_shards import write_shards
-from tests.remote.servers import Relay, s3_endpoint, web_server
+from tests.remote.servers import Relay, free_port, gs_endpoint, s3_endpoint, web_server
 
 s3fs = pytest.importorskip("s3fs", reason="needs the extra 'remote'")
+fsspec = pytest.importorskip("fsspec")
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +62,30 @@ def s3(moto_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
         monkeypatch.setenv(name, value)
     yield relay
     relay.die()
+
+
+@pytest.fixture(scope="session")
+def emulator_port() -> Iterator[int]:
+    """A server of Google Cloud Storage."""
+    emulator = pytest.importorskip("gcp_storage_emulator.server", reason="needs gcp-storage-emulator")
+    server = emulator.create_server("127.0.0.1", free_port(), in_memory=True)
+    server.start()
+    yield server._api._port
+    server.stop()
+
+
+@pytest.fixture
+def gs(emulator_port: int, anonymous_gs: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
+    """A server of Google Cloud Storage that can be made to fail; `gs://` means it."""
+    relay = Relay(emulator_port)
+    monkeypatch.setenv(*gs_endpoint(relay.port))
+    yield relay
+    relay.die()
+
+
+@pytest.fixture
+def anonymous_gs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No credentials for `gs://`, and no search for some on the network."""
+    if not importlib.util.find_spec("gcsfs"):  # CARP imports it, after having chosen its variant
+        pytest.skip("needs the extra 'gcs'")
+    monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon"})

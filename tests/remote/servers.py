@@ -1,5 +1,6 @@
 """Real servers on this machine, and a relay in front of one that makes it fail."""
 
+import json
 import os
 import re
 import socket
@@ -10,6 +11,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 KEYS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing", "AWS_DEFAULT_REGION": "us-east-1"}
 
@@ -154,6 +156,32 @@ def _pump(source: socket.socket, target: socket.socket, limit: int | None) -> No
 def s3_endpoint(port: int) -> dict[str, str]:
     """The environment in which s3:// means a server on this machine."""
     return {**KEYS, "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_EC2_METADATA_DISABLED": "true"}
+
+
+def gs_endpoint(port: int, path: str = "") -> tuple[str, str]:
+    """The name and value of the variable with which gs:// means a server on this machine."""
+    return "STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}{path}"
+
+
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def upload_to_gs(folder: Path, bucket: str) -> None:
+    """Copy the files of a folder to a new bucket of the server in the environment."""
+    server = os.environ["STORAGE_EMULATOR_HOST"]
+
+    def post(path: str, body: bytes, kind: str) -> None:
+        request = Request(f"{server}/{path}", data=body, headers={"Content-Type": kind}, method="POST")
+        with urlopen(request) as answer:
+            answer.read()
+
+    post("storage/v1/b", json.dumps({"name": bucket}).encode(), "application/json")
+    for path in sorted(folder.iterdir()):
+        name = f"uploadType=media&name={path.name}"
+        post(f"upload/storage/v1/b/{bucket}/o?{name}", path.read_bytes(), "application/octet-stream")
 
 
 def upload(folder: Path, bucket: str) -> None:

@@ -1,9 +1,10 @@
 """Remote shards are the local ones: the same index, order and bytes, whatever the cache holds."""
 
 import copy
-import importlib.util
+import importlib
 import multiprocessing
 import os
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -17,6 +18,8 @@ from carp.images.open_source import open_source
 from carp.images.remote import remote_file, shard_cache
 from carp.images.source import Source
 from tests.remote.servers import Handler, PlainHandler, Relay, s3_endpoint, upload, web_server
+
+fsspec_registry = importlib.import_module("fsspec.registry")
 
 
 def everything(source: Source) -> list[bytes]:
@@ -248,9 +251,11 @@ def test_credentials_that_expire_stop_the_run_instead_of_marking_images(
         ("gs://bucket/a.tar", MissingExtraError, r"pip install 'carp-ssl\[gcs\]'"),
     ],
 )
-def test_other_mistakes(address: str, error: type[Exception], words: str, s3: Relay) -> None:
-    if address.startswith("gs") and importlib.util.find_spec("gcsfs"):
-        pytest.skip("gcsfs is installed")
+def test_other_mistakes(
+    address: str, error: type[Exception], words: str, s3: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
+    monkeypatch.delitem(fsspec_registry._registry, "gs", raising=False)
     if address.endswith("/"):
         upload(Path(__file__).parent, "bucket")
     with pytest.raises(error, match=words):

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,9 @@ def test_wandb_keeps_the_numbers_offline(tmp_path: Path, monkeypatch: pytest.Mon
     record = json.loads((tmp_path / "loggers.json").read_text())["wandb"]
     (file,) = tmp_path.rglob("*.wandb")
     assert record in file.name
+    end = time.monotonic() + 30  # another process of wandb writes the file, sometimes after `finish` has returned
+    while file.read_bytes().count(b"loss") < 3 and time.monotonic() < end:
+        time.sleep(0.1)
     content = file.read_bytes()
     assert b"kl_to_uniform" in content
     assert content.count(b"loss") >= 3

@@ -73,13 +73,20 @@ def test_a_network_that_cannot_be_compiled_is_an_error_with_the_remedy() -> None
         raise ZeroDivisionError
 
 
+class Twice(nn.Linear):
+    """Not a layer of torch, which some versions would not compile by itself."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
 def test_without_a_compiler_the_error_has_the_remedy() -> None:
     torch._dynamo.reset()
 
     def missing(*_: object) -> None:
         raise RuntimeError("no C++ compiler")
 
-    network = nn.Linear(2, 2)
+    network = Twice(2, 2)
     compile_networks([network], missing)
     with pytest.raises(ConfigError, match=r"no C\+\+ compiler.*compile=false"), compilation_explained(True):
         network(torch.ones(3, 2))

@@ -60,4 +60,6 @@ def _kind(key: str, schema: dict[str, Any]) -> str:
 
 
 def _bounds(schema: dict[str, Any]) -> str:
-    return " and ".join(f"{sign} {schema[name]}" for name, sign in _BOUNDS.items() if name in schema)
+    found = {sign: schema[name] for name, sign in _BOUNDS.items() if name in schema}
+    whole = {sign: int(value) if value == int(value) else value for sign, value in found.items()}  # 1, not 1.0
+    return " and ".join(f"{sign} {value}" for sign, value in whole.items())

@@ -14,7 +14,8 @@ _VARIANTS = 64  # of a network: sizes of views and batches, training and evaluat
 
 def compile_networks(networks: Sequence[nn.Module], backend: str | Any = "inductor") -> None:
     """Compile modules in place, each as one graph; the names and values of their tensors do not change."""
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _VARIANTS)
+    settings: Any = torch._dynamo.config
+    settings.cache_size_limit = max(settings.cache_size_limit, _VARIANTS)  # newer versions also say recompile_limit
     for network in networks:
         network.compile(backend=backend, fullgraph=True)
 

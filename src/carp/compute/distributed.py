@@ -77,7 +77,9 @@ def start(device: torch.device, *, timeout: timedelta = _PATIENCE) -> None:
 def stop() -> None:
     """Leave the group of processes."""
     if dist.is_initialized():
+        gloo = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
         dist.destroy_process_group()
+        del gloo  # must go last: only its own destructor releases the GIL, which its threads may be waiting for
 
 
 def barrier() -> None:

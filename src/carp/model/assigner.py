@@ -20,7 +20,7 @@ class Assigner(nn.Module):
         generators: list[torch.Generator | None] = [torch.Generator().manual_seed(seed) for seed in seeds] or [None]
         with torch.no_grad():
             for shard, generator in zip(self.directions_KD.chunk(len(generators)), generators, strict=True):
-                nn.init.trunc_normal_(shard, std=embedding**-0.5, generator=generator)
+                nn.init.normal_(shard, std=embedding**-0.5, generator=generator)
 
     def forward(self) -> Tensor:
         """Return the prototypes [K, D], each of unit norm."""

@@ -72,7 +72,7 @@ def _normalise(norm: _BatchNorm, x: Tensor) -> Tensor:
     mean_C, variance_C, count = _statistics(x.detach())
     if norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None:
         norm.num_batches_tracked.add_(1)
-        pace = 1 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
+        pace = 1 / norm.num_batches_tracked.to(mean_C.dtype) if norm.momentum is None else norm.momentum
         norm.running_mean.lerp_(mean_C, pace)
         norm.running_var.lerp_(variance_C * (count / (count - 1)), pace)
     y = _Normalise.apply(x, norm.weight, norm.bias, mean_C, variance_C, count, norm.eps)

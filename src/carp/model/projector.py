@@ -36,7 +36,7 @@ class Projector(nn.Module):
         if init == "truncated_normal":
             for layer in self.layers:
                 if isinstance(layer, nn.Linear):
-                    nn.init.trunc_normal_(layer.weight, std=0.02)
+                    nn.init.normal_(layer.weight, std=0.02)  # truncated at ±2, it would be the same
                     nn.init.zeros_(layer.bias)
         with torch.no_grad():
             last = cast(nn.Linear, self.layers[-1])

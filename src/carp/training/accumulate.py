@@ -69,6 +69,7 @@ def accumulate_exact(
     """Add the gradient of the loss of the whole batch, times `scale`."""
     with torch.no_grad(), _frozen_statistics(model.student):
         parts: list[Embedded] = [model(prepare(i, views)) for i, (views, _) in enumerate(micro_batches)]
+    torch.clear_autocast_cache()  # some versions of torch would reuse weights that were cast without gradient
     z_VBD = _join([part.z for part in parts]).requires_grad_()
     whole = Embedded(
         list(z_VBD.unbind()),

@@ -23,6 +23,8 @@ def as_os_error(error: BaseException) -> OSError:  # noqa: PLR0911 - one line pe
         return _of_status(status)
     if isinstance(error, FileNotFoundError):
         return _of_status(404)
+    if type(error) is OSError and text.startswith("Forbidden"):  # of gcsfs
+        return _of_status(403)
     if isinstance(error, PermissionError) or name.startswith(_NO_CREDENTIALS):
         return PermissionError(errno.EACCES, f"access is refused ({text}); check the credentials")
     if isinstance(error, TimeoutError) or "Timeout" in name:
@@ -45,12 +47,13 @@ def _of_status(status: int) -> OSError:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the status of an answer: aiohttp's `status`, botocore's dictionary, or `response.status_code`."""
+    """Return the status of an answer: aiohttp's `status`, gcsfs's `code`, botocore's dictionary, or `response`'s."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):
         found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
     else:
-        found = getattr(error, "status", None) or getattr(response, "status_code", None)
+        known = (getattr(error, "status", None), getattr(error, "code", None), getattr(response, "status_code", None))
+        found = next((value for value in known if isinstance(value, int)), None)
     return found if isinstance(found, int) else None
 
 

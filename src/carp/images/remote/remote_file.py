@@ -9,9 +9,11 @@ File systems of fsspec belong to the process that made them, so none is kept her
 import errno
 import hashlib
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MethodType
 from typing import Any, TypeVar
 
 from carp.console.addresses import public, scheme_of
@@ -167,6 +169,8 @@ def _ask_once(address: str, question: Callable[[Any, str], T]) -> T:
 
 def _file_system(address: str) -> tuple[Any, str]:
     scheme = scheme_of(address)
+    if scheme in {"gs", "gcs"}:  # by default gcsfs looks up the type of a bucket by gRPC, which does not survive a fork
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
         import fsspec.core  # noqa: PLC0415 - optional
 
@@ -181,6 +185,9 @@ def _file_system(address: str) -> tuple[Any, str]:
                         "such as s3://, gs://, https:// or hf://datasets/OWNER/NAME.") from None  # fmt: skip
     if scheme in {"s3", "s3a"}:
         files.retries = 1
+    if scheme in {"gs", "gcs"}:
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it prints every failed attempt with a traceback
+        files._request = MethodType(type(files)._request.__wrapped__, files)  # without its six attempts
     if scheme == "hf":  # it prints every attempt, with addresses that may be signed
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return files, path
@@ -191,12 +198,11 @@ def _options(scheme: str) -> dict[str, Any]:
     from fsspec.config import conf  # noqa: PLC0415 - optional
 
     own: dict[str, Any] = conf.get(scheme, {})
+    if scheme in {"gs", "gcs"}:
+        return {"requests_timeout": _timeout(), **own}
     if scheme in {"http", "https"}:
-        from aiohttp import ClientTimeout  # noqa: PLC0415 - optional
-
-        timeout = ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
         return {
-            "client_kwargs": {"trust_env": True, "timeout": timeout, **own.get("client_kwargs", {})},
+            "client_kwargs": {"trust_env": True, "timeout": _timeout(), **own.get("client_kwargs", {})},
             "headers": {"Accept-Encoding": "identity", **own.get("headers", {})},  # sizes are those of the files
         }
     if scheme in {"s3", "s3a"}:
@@ -204,3 +210,9 @@ def _options(scheme: str) -> dict[str, Any]:
         once = {"retries": {"mode": "standard", "total_max_attempts": 1}}
         return {"config_kwargs": {**limits, **once, **own.get("config_kwargs", {})}}
     return {}
+
+
+def _timeout() -> Any:
+    from aiohttp import ClientTimeout  # noqa: PLC0415 - optional
+
+    return ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
