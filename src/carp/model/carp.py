@@ -32,8 +32,8 @@ class Carp(nn.Module):
     own batches, and it has neither dropout nor stochastic depth. With `teacher_momentum: 0` the teacher *is* the
     student, and there is no second forward pass, unless `zero_momentum: copy` asks for a copy of the student.
 
-    With `start_share`, the encoder of the teacher stays between that of the student and the weights that the run started
-    from. Averages of a network and its fine-tuned version are often better than either, and forget less.
+    With `start_share`, the encoder of the teacher stays between that of the student and the weights that the run
+    started from. Averages of a network and its fine-tuned version are often better than either, and forget less.
     """
 
     def __init__(self, config: ModelSettings, *, shard_seeds: Sequence[int] = ()) -> None:

@@ -197,8 +197,8 @@ def _worse(_: Health, progress: Progress) -> Diagnosis | None:
     return Diagnosis(
         Verdict.WORSE,
         f"{found.measure} is {found.now:.1%}, {found.start:.1%} for the weights that the run started from.",
-        f"{_too_fast(progress) or 'Lower lr, or raise start_share or warmup_epochs.'} Until the run is better, its best checkpoint is "
-        f"used: {used}.",
+        f"{_too_fast(progress) or 'Lower lr, or raise start_share or warmup_epochs.'} Until the run is better, its "
+        f"best checkpoint is used: {used}.",
     )
 
 
