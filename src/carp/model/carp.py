@@ -76,7 +76,7 @@ class Carp(nn.Module):
         """Teacher ← momentum · teacher + (1 − momentum) · student, as one multi-tensor operation."""
         if self.siamese:
             return
-        followed = dict(self.student.named_parameters())
+        followed: dict[str, Tensor] = dict(self.student.named_parameters())
         if self.start is not None:
             start = {f"encoder.{name}": parameter for name, parameter in self.start.named_parameters()}
             mixed = torch._foreach_lerp([followed[name] for name in start], list(start.values()), self.start_share)
