@@ -1,5 +1,8 @@
 """`gs://`, through the real client and an emulator of Google Cloud Storage: the same bytes, one retry."""
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -100,3 +103,16 @@ def test_a_missing_object_is_one_line(name: str, bucket: str, cli: Cli, tmp_path
     assert err.count("\n") == 1
     assert f"{bucket}/absent" in err
     assert "Check the address" in err
+
+
+def test_a_program_may_have_imported_gcsfs_before(anonymous_gs: None) -> None:
+    """Its file system over gRPC, which it then registers, is not used."""
+    code = (
+        "import gcsfs; from carp.images.remote.remote_file import _file_system;"
+        "print(gcsfs.GCSFileSystem.__module__, type(_file_system('gs://bucket/a.tar')[0]).__module__)"
+    )
+    environment = {key: value for key, value in os.environ.items() if key != "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"}
+    found = subprocess.check_output(
+        [sys.executable, "-c", code], env={**environment, "FSSPEC_GS_TOKEN": "anon"}, text=True, timeout=300
+    )
+    assert found.split()[1] == "gcsfs.core"

@@ -254,7 +254,8 @@ def test_credentials_that_expire_stop_the_run_instead_of_marking_images(
 def test_other_mistakes(
     address: str, error: type[Exception], words: str, s3: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "gcsfs", None)  # as if it were not installed
+    for module in ("gcsfs", "gcsfs.core"):
+        monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
     monkeypatch.delitem(fsspec_registry._registry, "gs", raising=False)
     if address.endswith("/"):
         upload(Path(__file__).parent, "bucket")

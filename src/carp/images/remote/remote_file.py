@@ -169,12 +169,13 @@ def _ask_once(address: str, question: Callable[[Any, str], T]) -> T:
 
 def _file_system(address: str) -> tuple[Any, str]:
     scheme = scheme_of(address)
-    if scheme in {"gs", "gcs"}:  # by default gcsfs looks up the type of a bucket by gRPC, which does not survive a fork
-        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     try:
-        import fsspec.core  # noqa: PLC0415 - optional
+        if scheme in {"gs", "gcs"}:
+            files, path = _google_storage(address, _options(scheme))
+        else:
+            import fsspec.core  # noqa: PLC0415 - optional
 
-        files, path = fsspec.core.url_to_fs(address, **_options(scheme))
+            files, path = fsspec.core.url_to_fs(address, **_options(scheme))
     except ImportError:
         extra = f"'carp-ssl[{_PACKAGES[scheme]}]'" if scheme in _PACKAGES else f"the package of fsspec for {scheme}"
         raise MissingExtraError(
@@ -185,12 +186,20 @@ def _file_system(address: str) -> tuple[Any, str]:
                         "such as s3://, gs://, https:// or hf://datasets/OWNER/NAME.") from None  # fmt: skip
     if scheme in {"s3", "s3a"}:
         files.retries = 1
-    if scheme in {"gs", "gcs"}:
-        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it prints every failed attempt with a traceback
-        files._request = MethodType(type(files)._request.__wrapped__, files)  # without its six attempts
     if scheme == "hf":  # it prints every attempt, with addresses that may be signed
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     return files, path
+
+
+def _google_storage(address: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """Return gcsfs's file system over HTTP. Its default one uses gRPC, which does not survive a fork."""
+    os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # do not even import gRPC
+    from gcsfs.core import GCSFileSystem  # noqa: PLC0415 - optional
+
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it prints every failed attempt with a traceback
+    files = GCSFileSystem(**options)
+    files._request = MethodType(GCSFileSystem._request.__wrapped__, files)  # without its six attempts
+    return files, GCSFileSystem._strip_protocol(address)
 
 
 def _options(scheme: str) -> dict[str, Any]:
