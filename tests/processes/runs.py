@@ -174,9 +174,7 @@ def evaluate_all(
 
 
 def plain(result: Result) -> list[Any]:
-    predicted = {  # the product of fewer members is rounded differently, in the eighth place
-        end: [found.classes.tolist(), found.scores.round(4).tolist()] for end, found in result.predicted.items()
-    }
+    predicted = {end: [found.classes.tolist(), found.scores.tolist()] for end, found in result.predicted.items()}
     return json.loads(json.dumps([result.values, result.details, predicted]))
 
 

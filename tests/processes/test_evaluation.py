@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,12 +29,28 @@ def evaluated(folder: Path) -> Path:
     return folder
 
 
+def assert_same(ours: Any, theirs: Any, name: str) -> None:
+    """Assert that values, details and predicted classes are equal, and scores up to rounding.
+
+    The product of fewer rows or classifiers is rounded differently, and training adds up such differences.
+    """
+    if not isinstance(theirs, list):
+        assert ours == theirs, name
+        return
+    *same, predicted = theirs
+    assert ours[:-1] == same, name
+    assert ours[-1].keys() == predicted.keys()
+    for end, (classes, scores) in predicted.items():
+        assert ours[-1][end][0] == classes, name
+        assert ours[-1][end][1] == pytest.approx(scores, rel=0, abs=1e-5), name
+
+
 def test_three_processes_find_what_one_does(evaluated: Path, tmp_path: Path) -> None:
     ours = json.loads((evaluated / "evaluated.json").read_text())
     theirs = evaluate_all(evaluated, tmp_path)
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
-        assert ours[name] == value, name
+        assert_same(ours[name], value, name)
     assert 0.2 < theirs["large"][0]["top1@20"] < 0.95, "too easy, or chance: nothing is compared"
     assert 0.2 < theirs["linear"][0]["best_top1_on_test"] < 1
     assert len(theirs["large"][2]["@20"][0]) == 1300
@@ -43,7 +60,7 @@ def test_three_processes_find_what_one_does(evaluated: Path, tmp_path: Path) -> 
 
 def test_the_linear_evaluation_of_three_processes_is_continued_by_one(evaluated: Path) -> None:
     ours = evaluate_all(evaluated, evaluated / "interrupted", only=["linear"])
-    assert ours["linear"] == json.loads((evaluated / "evaluated.json").read_text())["linear"]
+    assert_same(ours["linear"], json.loads((evaluated / "evaluated.json").read_text())["linear"], "linear")
 
 
 @pytest.mark.slow
