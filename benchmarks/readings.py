@@ -40,13 +40,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{f"{key}: {value}": {key: value} for key, value in READINGS["authors"].items() if key not in _SILENT},
     "entropy_weight: 2": {"entropy_weight": 2.0},
     "authors": {"reading": "authors"},
-    **{
-        f"{where}, {key}: {value}": {**settings, key: value}
-        for where, settings, key, values in (
-            ("micro_batch: 32", {"micro_batch": 32}, "accumulate", ("exact", "independent")),
-            ("teacher_momentum: 0", {"teacher_momentum": 0.0}, "zero_momentum", ("siamese", "copy")),
-        )
-        for value in values
+    "micro_batch: 32, accumulate: exact": {"micro_batch": 32},
+    "micro_batch: 32, accumulate: independent": {"micro_batch": 32, "accumulate": "independent"},
+    "teacher_momentum: 0, zero_momentum: siamese": {"teacher_momentum": 0.0},
+    "teacher_momentum: 0, zero_momentum: copy, teacher_update: before": {  # after the step, the copy is the student
+        "teacher_momentum": 0.0,
+        "zero_momentum": "copy",
+        "teacher_update": "before",
     },
 }
 _KEYS = ("images", "epochs", "batch_size", "lr", "precision")
