@@ -14,9 +14,13 @@ from safetensors.torch import save_file
 
 import carp
 from carp.config import Config, resolve
+from carp.console.progress import Display
+from carp.encoders.starting_point import settings_with_start
 from carp.errors import CarpError
+from carp.evaluation.start_share import with_measured_start_share
 from carp.images.loading.loader import make_loader
 from carp.images.open_source import open_source
+from carp.images.sources.array import ArraySource
 from carp.runs import checkpoint
 from carp.runs.metrics_log import read_metrics
 from carp.runs.run_folder import open_run
@@ -241,6 +245,39 @@ def test_a_resumed_run_needs_only_its_checkpoint(
     assert code == 0, err
     assert "resuming" in err
     assert_same_run(out, tmp_path / "whole")
+
+
+def test_little_is_kept_of_a_start_that_does_not_know_the_images(folder: Path, tmp_path: Path) -> None:
+    values = {**FREE, "start": str(folder), "start_share": "auto", "global_size": 40}
+    black_and_white = np.stack([np.zeros((40, 40, 3), np.uint8), np.full((40, 40, 3), 255, np.uint8)])
+    noise = np.random.default_rng(0).integers(0, 256, (16, 40, 40, 3), dtype=np.uint8)
+    for images, share in ((black_and_white, 0.5), (noise, 0.0)):
+        config = resolve(settings_with_start(None, values), num_images=len(images))
+        assert config.start_share == 0.5  # until it is measured
+        found = with_measured_start_share(
+            config, ArraySource(images), torch.device("cpu"), tmp_path, Display(quiet=True)
+        )
+        assert found == config.model_copy(update={"start_share": share})
+
+
+def test_the_measured_share_is_printed_recorded_and_kept(
+    folder: Path, labelled: Path, free: Path, cli: Cli, tmp_path: Path
+) -> None:
+    start = Path(shutil.copytree(folder, tmp_path / "start"))
+    words = ["train", labelled, "--recipe", free, "--from", start, "--out", tmp_path / "run", "start_share=auto"]
+    code, _, err = cli(*words)
+    assert code == 0, err
+    share = open_run(tmp_path / "run").config.start_share
+    assert share in (0, 0.5)
+    assert "recognises" in err
+    assert f"start_share={share:g}" in err
+    shutil.rmtree(start)  # a resumed run does not measure it again
+    code, _, err = cli(*words)
+    assert code == 0, err
+    assert "is finished" in err
+    assert "recognises" not in err
+    # Without a start, auto is 0
+    assert resolve({**TINY, "start_share": "auto"}, num_images=10).start_share == 0
 
 
 def test_another_start_is_refused_when_a_run_is_resumed(

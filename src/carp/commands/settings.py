@@ -14,7 +14,7 @@ _KINDS = {
     "object": "{name: value}",
     "string": "text",
 }
-_AUTO = {*Sizes.model_fields, "micro_batch", "precision"}
+_AUTO = {*Sizes.model_fields, "micro_batch", "precision", "start_share"}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 

@@ -12,10 +12,12 @@ from carp.commands.report_run import PAGE, report_run
 from carp.compute import distributed
 from carp.compute.device import deterministic, products_in
 from carp.config import Config
+from carp.config.recipe import read_settings
 from carp.console.quantities import counted
 from carp.encoders.starting_point import may_shrink, read_start
 from carp.errors import CarpError, CheckpointError, ConfigError, DataError, MissingExtraError
 from carp.evaluation.label_free import LabelFreeValidation
+from carp.evaluation.start_share import with_measured_start_share
 from carp.evaluation.validation import Validation
 from carp.files.outputs import check_output_folder
 from carp.images.decoding.decode import pixel_limit
@@ -85,6 +87,8 @@ def train(
         if minutes is not None:
             any_size = may_shrink(config, recipe, overrides)
             config = fit_into(minutes, config, source, device, folder, display, any_size=any_size)
+        if read_settings(recipe, overrides).get("start_share") == "auto":
+            config = with_measured_start_share(config, source, device, folder, display)
     with (
         held_run(folder, config, whole),
         pixel_limit(config.max_image_pixels),

@@ -118,7 +118,8 @@ class HeadSettings(ReadingSettings):
         ge=0,
         lt=1,
         description="How much of the start remains in the teacher's encoder, which follows start_share x start + "
-        "(1 - start_share) x student. More keeps what the start knows; less adapts further.",
+        "(1 - start_share) x student. More keeps what the start knows; less adapts further. auto is 0.5 if the start "
+        "recognises at least half of the views of a sample of the images, and otherwise 0.",
     )
 
     @model_validator(mode="after")

@@ -17,7 +17,7 @@ def resolve(values: Mapping[str, Any], *, num_images: int) -> Config:
     """Replace every `auto` by the rule of `sizes_for` and check all keys and values.
 
     `micro_batch: auto` becomes None, an undivided batch, and `precision: auto` becomes fp32, until `carp train` knows
-    the machine.
+    the machine. `start_share: auto` becomes a half, until `carp train` has measured the start.
     """
     return _validated(Config, values, values, num_images)
 
@@ -29,11 +29,13 @@ def resolve_part(part: type[P], values: Mapping[str, Any], *, num_images: int = 
 
 
 def _validated(part: type[P], values: Mapping[str, Any], all_values: Mapping[str, Any], num_images: int) -> P:
-    # micro_batch and precision are chosen by training, to fit the machine
+    # micro_batch and precision are chosen by training, to fit the machine, and start_share to fit the images
+    started = all_values.get("start") is not None
     sizes = {
-        **sizes_for(num_images, started=all_values.get("start") is not None).model_dump(),
+        **sizes_for(num_images, started=started).model_dump(),
         "micro_batch": None,
         "precision": "fp32",
+        "start_share": 0.5 if started else 0.0,
         "workers": usable_cores(),
     }
     auto = {key: sizes[key] for key, value in values.items() if value == "auto" and key in sizes}

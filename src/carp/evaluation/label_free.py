@@ -170,18 +170,22 @@ class LabelFreeValidation:
         return {f"{LABEL_FREE}_start": self._value(untrained.teacher.encoder)}
 
     def _value(self, encoder: nn.Module) -> float:
-        config = self._config
-        images_MF, views_VMF = features_of_views(
-            for_imagenet_images(encoder, config.mean, config.deviation),
-            self._images,
-            size=config.global_size,
-            device=self._device,
-            seed=config.seed,
-            interpolation=config.interpolation,
-        )
-        if not (np.isfinite(images_MF).all() and np.isfinite(views_VMF).all()):
-            return 0.0
-        return MEASURES[MEASURE](images_MF, views_VMF)
+        return label_free_value(encoder, self._images, self._config, self._device)
+
+
+def label_free_value(encoder: nn.Module, images: Source, config: Config, device: torch.device) -> float:
+    """Return the measure of an encoder that takes images of this configuration; 0 if its features are not finite."""
+    images_MF, views_VMF = features_of_views(
+        for_imagenet_images(encoder, config.mean, config.deviation),
+        images,
+        size=config.global_size,
+        device=device,
+        seed=config.seed,
+        interpolation=config.interpolation,
+    )
+    if not (np.isfinite(images_MF).all() and np.isfinite(views_VMF).all()):
+        return 0.0
+    return MEASURES[MEASURE](images_MF, views_VMF)
 
 
 def _directions(features: Features) -> Tensor:

@@ -1,0 +1,55 @@
+"""`start_share: auto`: how much of its start a run keeps, by how well the start knows the images.
+
+Weights that recognise most views of the images describe them well and have much to lose: half of them is kept. Weights
+that recognise few have little to lose, so the teacher follows the student alone (docs/decisions/0009).
+"""
+
+from pathlib import Path
+
+import torch
+
+from carp.compute import distributed
+from carp.config import Config
+from carp.console.progress import Display
+from carp.console.quantities import counted
+from carp.encoders.starting_point import read_start
+from carp.evaluation.label_free import label_free_value
+from carp.images.decoding.decode import pixel_limit
+from carp.images.source import Source
+from carp.images.sources.subset import at_random
+from carp.model.encoder import build_encoder
+from carp.runs.run_folder import config_of
+
+SAMPLE = 256  # images; the more there are, the harder it is to recognise a view
+KNOWN = 0.5  # share of the views that weights recognise if they know the images
+
+
+def with_measured_start_share(
+    config: Config, source: Source, device: torch.device, folder: Path, display: Display
+) -> Config:
+    """Return the configuration with no share of the start if the start does not know the images.
+
+    The share that `config` has is kept if it does. A run that was begun keeps its share.
+    """
+    if config.start is None:
+        return config
+    if (begun := config_of(folder)) is not None:
+        return config.model_copy(update={"start_share": begun.start_share})
+    recognised, images = _recognised(config, source, device)
+    share = config.start_share if recognised >= KNOWN else 0.0
+    display.say(
+        f"{config.start} recognises {recognised:.0%} of the views of {counted(images, 'image')}, "
+        f"{'half or more' if share else 'less than half'}: start_share={share:g}"
+    )
+    return config.model_copy(update={"start_share": share})
+
+
+def _recognised(config: Config, source: Source, device: torch.device) -> tuple[float, int]:
+    """The share of views that the start recognises in a sample, and the size of the sample."""
+    assert config.start is not None
+    encoder = build_encoder(config)
+    encoder.load_state_dict(read_start(config.start).tensors, strict=False)  # the counters of batch norm stay
+    sample = at_random(source, SAMPLE, seed=0)
+    with pixel_limit(config.max_image_pixels):
+        value = label_free_value(encoder.eval().to(device), sample, config, device)
+    return distributed.gather(value)[0], len(sample)
