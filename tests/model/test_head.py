@@ -44,18 +44,25 @@ sizes = {
 
 
 @settings(max_examples=80, deadline=None)
-@given(chunk=st.one_of(st.none(), st.integers(1, 7)), spread=st.floats(0.01, 3.0), **sizes)
-def test_values_and_gradients_equal_the_reference_in_float64(chunk, spread, **shape):
+@given(
+    chunk=st.one_of(st.none(), st.integers(1, 7)),
+    spread=st.floats(0.01, 3.0),
+    uniformity=st.sampled_from(["entropy", "collision"]),
+    **sizes,
+)
+def test_values_and_gradients_equal_the_reference_in_float64(chunk, spread, uniformity, **shape):
     arguments = problem(**shape, spread=spread)
-    assert_equal(gradients(carp_loss, arguments, chunk=chunk), gradients(reference_loss, arguments), 1e-10)
+    ours = gradients(carp_loss, arguments, chunk=chunk, uniformity=uniformity)
+    assert_equal(ours, gradients(reference_loss, arguments, uniformity=uniformity), 1e-10)
 
 
 @settings(max_examples=40, deadline=None)
-@given(chunk=st.one_of(st.none(), st.integers(1, 7)), **sizes)
-def test_values_and_gradients_equal_the_reference_in_float32(chunk, **shape):
+@given(chunk=st.one_of(st.none(), st.integers(1, 7)), uniformity=st.sampled_from(["entropy", "collision"]), **sizes)
+def test_values_and_gradients_equal_the_reference_in_float32(chunk, uniformity, **shape):
     arguments = problem(**shape, dtype=torch.float32)
     exact = [x.detach().double().requires_grad_(x.requires_grad) for x in arguments[:4]] + [arguments[4]]
-    assert_equal(gradients(carp_loss, arguments, chunk=chunk), gradients(reference_loss, exact), 1e-5)
+    ours = gradients(carp_loss, arguments, chunk=chunk, uniformity=uniformity)
+    assert_equal(ours, gradients(reference_loss, exact, uniformity=uniformity), 1e-5)
 
 
 def test_the_chunk_changes_nothing_but_rounding():
@@ -65,10 +72,15 @@ def test_the_chunk_changes_nothing_but_rounding():
         assert_equal(gradients(carp_loss, arguments, chunk=chunk), whole, 1e-13)
 
 
+@pytest.mark.parametrize("uniformity", ["entropy", "collision"])
 @pytest.mark.parametrize("block_size", [1, 3, 12])
-def test_the_gradient_is_the_derivative(block_size):
+def test_the_gradient_is_the_derivative(block_size, uniformity):
     z, w, c, t, partition = problem(views=3, blocks=12 // block_size, block_size=block_size)
-    assert torch.autograd.gradcheck(lambda z, c: carp_loss(z, w, c, t, partition, entropy_weight=2.0).total, (z, c))
+
+    def total(z, c):
+        return carp_loss(z, w, c, t, partition, entropy_weight=2.0, uniformity=uniformity).total
+
+    assert torch.autograd.gradcheck(total, (z, c))
 
 
 def test_pairs_that_underflow_have_the_gradient_of_the_logarithm():

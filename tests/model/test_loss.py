@@ -102,9 +102,47 @@ def test_the_gradient_of_the_mean_over_pairs_is_half_of_that_of_the_sum(loss, sp
 
 
 @both
-def test_pairs_other_than_sum_and_mean_are_refused(loss):
+def test_words_other_than_the_known_ones_are_refused(loss):
     with pytest.raises(ModelError, match="pairs must be sum or mean, received 'both'"):
         loss(*problem(), pairs="both")
+    with pytest.raises(ModelError, match="uniformity must be entropy or collision, received 'none'"):
+        loss(*problem(), uniformity="none")
+
+
+@both
+@pytest.mark.parametrize("images", [1, 2, 6])
+@pytest.mark.parametrize("views", [2, 5])
+@pytest.mark.parametrize("block", [1, 4, 12], ids=["N_B=1", "N_B=4", "N_B=K"])
+def test_the_collision_equals_the_loops(loss, images, views, block):
+    *tensors, partition = arguments = problem(seed=images + views, images=images, views=views, block=block)
+    z, w, c, t = (tensor.numpy() for tensor in tensors)
+    s, t = (carp_numpy.assignments(x, y, partition.numpy()) for x, y in ((z, c), (w, t)))
+    _, consistency, kl = loops(arguments)
+    found = loss(*arguments, entropy_weight=0.7, uniformity="collision")
+    expected = [consistency + 0.7 * carp_numpy.collision(s, t), consistency, kl]
+    assert numbers(found) == pytest.approx(expected, rel=1e-10, abs=1e-12)
+
+
+def test_the_collision_of_independent_images_has_no_bias_and_the_entropy_has_one():
+    """Certain assignments, each prototype equally likely, fewer images than prototypes."""
+    generator, relative, divergence = torch.Generator().manual_seed(0), [], []
+    for _ in range(400):
+        z = torch.nn.functional.one_hot(torch.randint(8, (6,), generator=generator), 8).double().mul(1000)
+        z = z.expand(2, 6, 8)
+        arguments = z, z, *[torch.eye(8, dtype=torch.float64)] * 2, torch.arange(8)[None]
+        with_collision = carp_loss(*arguments, uniformity="collision")
+        relative.append(math.exp(float(with_collision.total - with_collision.consistency)))
+        divergence.append(float(with_collision.kl_to_uniform))
+    assert sum(relative) / 400 == pytest.approx(1, abs=0.15)
+    assert sum(divergence) / 400 > 0.4  # about (N − 1) / 2B
+
+
+def test_images_without_any_collision_have_a_finite_gradient():
+    z = (1000 * torch.eye(4)[None]).repeat(2, 1, 1).requires_grad_()
+    found = carp_loss(z, z.detach(), *[torch.eye(4)] * 2, torch.arange(4)[None], uniformity="collision")
+    found.total.backward()
+    assert math.isfinite(found.total.item())
+    assert bool(torch.isfinite(z.grad).all())
 
 
 def test_two_views_sum_both_directions_of_hand_computed_numbers():

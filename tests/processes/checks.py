@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 from unittest import mock
 
 import numpy as np
@@ -25,6 +25,7 @@ from carp.images.loading.order import Order
 from carp.images.sources.array import ArraySource
 from carp.model.batch_norm import synchronise
 from carp.model.carp import Embedded
+from carp.model.head import Uniformity
 from carp.model.loss import carp_loss
 from carp.model.partition import random_partition
 from carp.model.shared_loss import sharded_loss, shared_loss
@@ -65,6 +66,11 @@ def sums_and_rows() -> None:
 
 def gradients() -> None:
     """The gradient of all processes, summed, is that of one process with the whole batch: to the last digits."""
+    for uniformity in get_args(Uniformity):
+        _gradients({"entropy_weight": 2.0, "uniformity": uniformity})
+
+
+def _gradients(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     B, F_in, D, K, N = 7, 5, 6, 48, 8  # 7 images on 3 processes: 2, 2 and 3
     x = torch.randn(3, B, F_in, dtype=torch.float64)
@@ -75,12 +81,12 @@ def gradients() -> None:
     shard = slice(*distributed.share(K, distributed.rank()))
 
     inside = torch.cat([random_partition(16, N) + 16 * s for s in range(3)])  # of three shards
-    whole = carp_loss(x @ weight, w, prototypes, teacher, inside, entropy_weight=2.0)
+    whole = carp_loss(x @ weight, w, prototypes, teacher, inside, **options)
     expected = torch.autograd.grad(whole.total, [weight, prototypes])
     z = [own(view) @ weight for view in x]
     own_w = [own(view) for view in w]
 
-    terms = shared_loss(Embedded(z, own_w, prototypes, teacher), inside, images=B, entropy_weight=2.0)
+    terms = shared_loss(Embedded(z, own_w, prototypes, teacher), inside, images=B, **options)
     found = list(torch.autograd.grad(terms.total, [weight, prototypes]))
     distributed.all_reduce_sum(found)
     _assert_close([*terms, *found], [*whole, *expected])
@@ -88,7 +94,7 @@ def gradients() -> None:
     z = [own(view) @ weight for view in x]
     held = prototypes[shard].detach().requires_grad_()
     local = inside[2 * distributed.rank() : 2 * distributed.rank() + 2] - shard.start
-    terms = sharded_loss(Embedded(z, own_w, held, teacher[shard]), local, images=B, entropy_weight=2.0)
+    terms = sharded_loss(Embedded(z, own_w, held, teacher[shard]), local, images=B, **options)
     on_weight, on_shard = torch.autograd.grad(terms.total, [weight, held])
     distributed.all_reduce_sum([on_weight])
     _assert_close([*terms, on_weight, on_shard], [*whole, expected[0], expected[1][shard]])

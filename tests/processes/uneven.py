@@ -4,12 +4,13 @@ What one process gives is computed first; 2, 3 and 5 processes must give the sam
 the processes would choose chunks of different sizes in the head's pass if each looked at its own share only.
 """
 
+import itertools
 import json
 import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 import carp
 from carp.compute import distributed
 from carp.model.carp import Embedded
-from carp.model.head import blocks_per_chunk
+from carp.model.head import Uniformity, blocks_per_chunk
 from carp.model.loss import carp_loss
 from carp.model.shared_loss import sharded_loss, shared_loss
 from carp.runs.metrics_log import read_metrics
@@ -60,19 +61,19 @@ def loss_of_uneven_shares() -> None:
     """Loss and gradients, with the sizes of the paper's setting; micro-batches divide a share once more."""
     world = distributed.world_size()
     chunks = set()
-    for images in (UNEVEN[world], world, world + 1):
+    for images, uniformity in itertools.product((UNEVEN[world], world, world + 1), get_args(Uniformity)):
         torch.manual_seed(images)
         z = (3 * torch.randn(2, images, 8, dtype=torch.float64)).requires_grad_()
         w = 3 * torch.randn(2, images, 8, dtype=torch.float64)
         prototypes, teacher = F.normalize(torch.randn(2, K, 8, dtype=torch.float64), dim=-1)
         prototypes.requires_grad_()
         partition = torch.randperm(K).view(-1, N)
-        whole = carp_loss(z, w, prototypes, teacher, partition)
+        whole = carp_loss(z, w, prototypes, teacher, partition, uniformity=uniformity)
         expected = torch.autograd.grad(whole.total, [z, prototypes])
         own = slice(*distributed.share(images, distributed.rank()))
         chunks |= set(distributed.gather(blocks_per_chunk(4, own.stop - own.start, N)))
         embedded = Embedded(list(z[:, own]), list(w[:, own]), prototypes, teacher)
-        terms = shared_loss(embedded, partition, images=images, entropy_weight=1.0)
+        terms = shared_loss(embedded, partition, images=images, entropy_weight=1.0, uniformity=uniformity)
         on_z, on_prototypes = torch.autograd.grad(terms.total, [z, prototypes])
         distributed.all_reduce_sum([on_z, on_prototypes])
         for ours, theirs in zip([*terms, on_z, on_prototypes], [*whole, *expected], strict=True):
@@ -82,7 +83,7 @@ def loss_of_uneven_shares() -> None:
         shard = prototypes[held].detach().requires_grad_()
         embedded = Embedded(list(z[:, own]), list(w[:, own]), shard, teacher[held])
         local = torch.arange(len(held)).view(-1, N)
-        terms = sharded_loss(embedded, local, images=images, entropy_weight=1.0)
+        terms = sharded_loss(embedded, local, images=images, entropy_weight=1.0, uniformity=uniformity)
         on_z, on_shard = torch.autograd.grad(terms.total, [z, shard])
         distributed.all_reduce_sum([on_z])
         for ours, theirs in zip([*terms, on_z, on_shard], [*whole, expected[0], expected[1][held]], strict=True):

@@ -88,6 +88,19 @@ def kl_to_uniform(s, t):
     return total / num_blocks
 
 
+def collision(s, t):
+    """The mean over blocks of ln(N_B · U_j), U_j the mean of ⟨a_i, a_k⟩ over i != k, a_i the mean over all views."""
+    num_images, num_blocks = len(s[0]), len(s[0][0])
+    if num_images < 2:
+        return 0.0
+    total = 0.0
+    for j in range(num_blocks):
+        means = [mean_assignment([[view[i]] for view in s], [[view[i]] for view in t], j) for i in range(num_images)]
+        products = [dot(means[i], means[k]) for i in range(num_images) for k in range(num_images) if i != k]
+        total += math.log(len(means[0]) * sum(products) / len(products))
+    return total / num_blocks
+
+
 def loss(z, w, prototypes, teacher_prototypes, partition, entropy_weight=1.0):
     """Return (total, consistency, kl_to_uniform)."""
     s = assignments(z, prototypes, partition)

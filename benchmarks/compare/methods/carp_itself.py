@@ -60,6 +60,7 @@ class CarpItself(Method):
             images=len(views[0]),
             entropy_weight=moment.entropy_weight,
             pairs=config.pairs,
+            uniformity=config.uniformity,
         ).total
 
     def after_step(self, moment: Moment) -> None:

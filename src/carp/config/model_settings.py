@@ -87,7 +87,13 @@ class HeadSettings(ReadingSettings):
         "ordered pairs, with more views); mean averages them, so that the same entropy_weight counts twice as much.",
     )
     entropy_weight: Schedule = Field(
-        (1.0, 1.0), description="Weight of kl_to_uniform; a higher weight spreads images over more prototypes."
+        (1.0, 1.0), description="Weight of the uniformity term; a higher weight spreads images over more prototypes."
+    )
+    uniformity: Literal["entropy", "collision"] = Field(
+        "entropy",
+        description="The second term of the loss: entropy is kl_to_uniform, as in the paper; collision is the "
+        "logarithm of how often two different images get the same assignment, which has no bias in small batches. At "
+        "half the entropy_weight it has about the same strength.",
     )
     teacher_momentum: MomentumSchedule = Field(
         (0.99, 1.0), description="Share of its own weights that the teacher keeps at every step; 0 means no teacher."

@@ -2,12 +2,17 @@
 
 No tensor of size images × prototypes is ever allocated. For each chunk of blocks the pass computes logits, assignments,
 both loss terms and both gradients, and then discards the intermediate values. This works because the uniformity
-gradient of a block needs only the mean assignment of that block. The backward pass only scales the gradients.
+gradient of a block needs only the assignments of that block. The backward pass only scales the gradients.
 
 Let s and t be the assignments of a student view and a teacher view, a and b their logits, and d = ⟨s, t⟩. With respect
 to a, the gradient of −log d is s − r with r = s·t/d, and that of log N − H(p̄) is, up to its weight, s·(g − ⟨s, g⟩) with
 g = log p̄. Both have the factor s, so the gradient is s times one sum. Where d underflows, r = softmax(a + b) and
 log d = lse(a + b) − lse(a) − lse(b) are computed from the logits instead.
+
+`uniformity: collision` has another second term. Let a_i be the mean assignment of image i over its views in both
+branches, and A their sum. The mean of ⟨a_i, a_j⟩ over pairs of different images is U = (⟨A, A⟩ − Σ ⟨a_i, a_i⟩) /
+(B² − B), the term is log(N·U), and its g for image i is 2 (A − a_i) / ((B − 1) U). An image does not repel itself, so U
+has no bias in small batches, whereas H(p̄) of few certain assignments is always too low.
 
 Shapes: V student views, G teacher views, B images, D embedding, K prototypes, P blocks, p blocks in a chunk, N
 prototypes in a block, E pairs of views. A block of one prototype has two outcomes, the prototype and an implicit zero
@@ -26,6 +31,9 @@ from torch import Tensor
 _CHUNK_ELEMENTS = {"cpu": 2**21, "other": 2**25}
 _UNDERFLOW = {torch.float32: 1e-30, torch.float64: 1e-290}  # below this, ⟨s, t⟩ may have lost precision
 
+LEAST_COLLISION = 1e-6  # relative to that of uniform assignments; below it, images are far enough apart
+
+Uniformity = Literal["entropy", "collision"]
 Pairs = Literal["sum", "mean"]
 PAIR_FACTOR: dict[Pairs, int] = {"sum": 2, "mean": 1}  # of the mean over ordered pairs of views
 
@@ -36,7 +44,7 @@ class GlobalBatch(NamedTuple):
     images: int
     blocks: int
     all_reduce_sum: Callable[[Tensor], None]
-    """Replaces the sums of assignments over this process's images by those over all images, in place."""
+    """Replaces sums over this process's images by those over all images, in place."""
 
 
 def fused_loss(
@@ -48,6 +56,7 @@ def fused_loss(
     *,
     entropy_weight: float,
     pairs: Pairs = "sum",
+    uniformity: Uniformity = "entropy",
     chunk: int | None = None,
     global_batch: GlobalBatch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,14 +68,17 @@ def fused_loss(
         prototypes_KD: Student prototypes, used as given.
         teacher_KD: Teacher prototypes, used as given.
         partition_PN: Prototype indices, one row per block.
-        entropy_weight: Weight of kl_to_uniform in total.
+        entropy_weight: Weight of the uniformity term in total.
         pairs: Whether the consistency of two views is the sum of both directions or their mean.
+        uniformity: Whether that term is kl_to_uniform or the collision of different images.
         chunk: Blocks at a time; by default chosen from the batch size and the block size.
         global_batch: The whole batch, if this process has only some of its images or blocks. The results are then this
             process's contributions to the consistency, to kl_to_uniform and to the gradient.
     """
     wide = (x if x.dtype in _UNDERFLOW else x.float() for x in (z_VBD, prototypes_KD, w_GBD, teacher_KD))
-    total, consistency, kl = _FusedLoss.apply(*wide, partition_PN, entropy_weight, pairs, chunk, global_batch)
+    total, consistency, kl = _FusedLoss.apply(
+        *wide, partition_PN, entropy_weight, pairs, uniformity, chunk, global_batch
+    )
     return total, consistency, kl
 
 
@@ -86,17 +98,18 @@ class _FusedLoss(torch.autograd.Function):
         partition_PN: Tensor,
         entropy_weight: float,
         pairs: Pairs,
+        uniformity: Uniformity,
         chunk: int | None,
         global_batch: GlobalBatch | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         tensors = z_VBD, prototypes_KD, w_GBD, teacher_KD, partition_PN
         ctx.save_for_backward(*tensors)
-        ctx.settings = entropy_weight, pairs, chunk, global_batch, *ctx.needs_input_grad[:2]
+        ctx.settings = entropy_weight, pairs, uniformity, chunk, global_batch, *ctx.needs_input_grad[:2]
         block_pass = _BlockPass(*tensors, *ctx.settings)
         ctx.gradients = block_pass.grad_z, block_pass.grad_prototypes
-        consistency, kl = block_pass.terms()
+        consistency, kl, uniform = block_pass.terms()
         ctx.mark_non_differentiable(consistency, kl)
-        return consistency + entropy_weight * kl, consistency, kl
+        return consistency + entropy_weight * uniform, consistency, kl
 
     @staticmethod
     def backward(ctx: Any, grad_total: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
@@ -106,7 +119,7 @@ class _FusedLoss(torch.autograd.Function):
             block_pass = _BlockPass(*ctx.saved_tensors, *ctx.settings)
             ctx.gradients = block_pass.grad_z, block_pass.grad_prototypes
         gradients, ctx.gradients = ctx.gradients, None
-        return (*(None if g is None else g.mul_(grad_total) for g in gradients), *[None] * 7)
+        return (*(None if g is None else g.mul_(grad_total) for g in gradients), *[None] * 8)
 
 
 class _Buffers:
@@ -134,6 +147,7 @@ class _BlockPass:
         partition_PN: Tensor,
         entropy_weight: float,
         pairs: Pairs,
+        uniformity: Uniformity,
         chunk: int | None,
         global_batch: GlobalBatch | None,
         wants_z: bool,
@@ -151,6 +165,7 @@ class _BlockPass:
         self.pair_weight = PAIR_FACTOR[pairs] / (len(self.pairs) * images * blocks)
         self.mean_weight = entropy_weight / ((V + G) * images * blocks)
         self.num_assignments = (V + G) * images  # averaged in the mean of a block
+        self.collides = uniformity == "collision"
         self.grad_z = z_VBD.new_empty(z_VBD.shape) if wants_z else None
         self.grad_prototypes = torch.empty_like(prototypes_KD) if wants_prototypes else None
         self.wants_gradient = wants_z or wants_prototypes
@@ -165,7 +180,7 @@ class _BlockPass:
         Checking every chunk would make the host wait for the device once per chunk. So the first pass checks all of
         them together at its end, and only if something underflowed does a second one check each chunk.
         """
-        self.log_agreement, self.kl_of_blocks = self.z.new_zeros(()), self.z.new_zeros(())
+        self.log_agreement, self.kl_of_blocks, self.collision_of_blocks = self.z.new_zeros(3).unbind()
         if self.grad_z is not None:
             self.grad_z.zero_()
         least = [self._visit(rows_pN.flatten(), checked=checked) for rows_pN in self.rows]
@@ -175,9 +190,10 @@ class _BlockPass:
         self.global_batch.all_reduce_sum(underflows)
         return float(underflows) > 0
 
-    def terms(self) -> tuple[Tensor, Tensor]:
-        """Return the consistency and kl_to_uniform of all blocks of this process."""
-        return -self.pair_weight * self.log_agreement, self.kl_of_blocks / self.global_batch.blocks
+    def terms(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the consistency, kl_to_uniform and the uniformity term of all blocks of this process."""
+        kl, collision = (sums / self.global_batch.blocks for sums in (self.kl_of_blocks, self.collision_of_blocks))
+        return -self.pair_weight * self.log_agreement, kl, collision if self.collides else kl
 
     def _visit(self, indices: Tensor, *, checked: bool) -> Tensor:
         """Process the blocks whose prototypes are `indices`; return the smallest ⟨s, t⟩."""
@@ -189,6 +205,7 @@ class _BlockPass:
         mean_pN.div_(self.num_assignments)
         g_pN = mean_pN.clamp_min(torch.finfo(mean_pN.dtype).tiny).log_()
         self.kl_of_blocks += (mean_pN * (g_pN + math.log(self.outcomes))).sum()
+        g = self._collide(s_VBpN, t_GBpN, mean_pN) if self.collides else g_pN
 
         d_EBp1 = torch.stack([self._inner(s_VBpN[u], t_GBpN[v]) for u, v in self.pairs])
         least = d_EBp1.min()
@@ -196,7 +213,7 @@ class _BlockPass:
         if not log_space:
             self.log_agreement += d_EBp1.log().sum()
         if self.wants_gradient:
-            self._to_gradient(s_VBpN, None if log_space else t_GBpN, d_EBp1, g_pN)
+            self._to_gradient(s_VBpN, None if log_space else t_GBpN, d_EBp1, g.mul_(self.mean_weight))
         if log_space:
             self._agree_in_log_space(s_VBpN, self._logits(self.z, own_cD), self._logits(self.w, their_cD))
         if self.wants_gradient:
@@ -207,18 +224,36 @@ class _BlockPass:
                 self.grad_prototypes.index_copy_(0, indices, torch.mm(grad_a.T, self.z, out=own_cD))
         return least
 
-    def _to_gradient(self, s_VBpN: Tensor, t_GBpN: Tensor | None, d_EBp1: Tensor, g_pN: Tensor) -> None:
-        """Replace s by the gradient with respect to the student's logits, s · (κ(pairs − Σ t/d) + λ(g − ⟨s, g⟩)).
+    def _collide(self, s_VBpN: Tensor, t_GBpN: Tensor, mean_pN: Tensor) -> Tensor:
+        """Add the logarithm of N·U of every block, and return g [B, p, N], the gradient with respect to assignments."""
+        images, views = self.global_batch.images, len(s_VBpN) + len(t_GBpN)
+        own_BpN = torch.sum(s_VBpN, dim=0, out=self.buffers.take("own image", *s_VBpN.shape[1:]))
+        for t_BpN in t_GBpN:
+            own_BpN.add_(t_BpN)
+        own_BpN.div_(views)
+        if images < 2:  # there are no pairs
+            return own_BpN.zero_()
+        squares_p = self._inner(own_BpN, own_BpN).sum(dim=(0, 2))
+        self.global_batch.all_reduce_sum(squares_p)
+        sums_pN = mean_pN * images
+        collision_p = (sums_pN.square().sum(dim=-1) - squares_p) / (images * (images - 1))
+        relative_p = self.outcomes * collision_p
+        self.collision_of_blocks += relative_p.clamp_min(LEAST_COLLISION).log().sum()
+        factor_p = torch.where(relative_p > LEAST_COLLISION, 2 / ((images - 1) * collision_p), 0)
+        return torch.sub(sums_pN, own_BpN, out=own_BpN).mul_(factor_p[:, None])
 
-        Here κ is `pair_weight` and λ is `mean_weight`. Without t the terms −κ·s·t/d are left out.
+    def _to_gradient(self, s_VBpN: Tensor, t_GBpN: Tensor | None, d_EBp1: Tensor, uniform: Tensor) -> None:
+        """Replace s by the gradient with respect to the student's logits, s · (κ(pairs − Σ t/d) + u − ⟨s, u⟩).
+
+        Here κ is `pair_weight`, and u, [p, N] or [B, p, N], is g times `mean_weight`. Without t the terms −κ·s·t/d are
+        left out.
         """
-        uniform_pN = self.mean_weight * g_pN
         share_EBp1 = d_EBp1.reciprocal_().mul_(-self.pair_weight)
         for u, s_BpN in enumerate(s_VBpN):
             own_pairs = [(e, v) for e, (first, v) in enumerate(self.pairs) if first == u]
-            offset_Bp1 = self._inner(s_BpN, uniform_pN).neg_().add_(len(own_pairs) * self.pair_weight)
+            offset_Bp1 = self._inner(s_BpN, uniform).neg_().add_(len(own_pairs) * self.pair_weight)
             factor_BpN = self.buffers.take("factor", *s_BpN.shape)
-            torch.add(uniform_pN, offset_Bp1, out=factor_BpN)
+            torch.add(uniform, offset_Bp1, out=factor_BpN)
             if t_GBpN is not None:
                 for e, v in own_pairs:
                     factor_BpN.addcmul_(t_GBpN[v], share_EBp1[e])

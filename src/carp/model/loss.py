@@ -8,13 +8,13 @@ assignments have two entries.
 import math
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from carp.errors import ModelError
-from carp.model.head import PAIR_FACTOR, GlobalBatch, Pairs, fused_loss
+from carp.model.head import LEAST_COLLISION, PAIR_FACTOR, GlobalBatch, Pairs, Uniformity, fused_loss
 
 Embeddings = Tensor | Sequence[Tensor]
 
@@ -36,6 +36,7 @@ def carp_loss(
     *,
     entropy_weight: float = 1.0,
     pairs: Pairs = "sum",
+    uniformity: Uniformity = "entropy",
     chunk: int | None = None,
     global_batch: GlobalBatch | None = None,
 ) -> LossTerms:
@@ -52,18 +53,20 @@ def carp_loss(
         partition: LongTensor [P, N] of prototype indices, one row per block. On the CPU, its range and sum are
             checked. With the environment variable CARP_DEBUG=1, it must contain every prototype exactly once, on any
             device.
-        entropy_weight: Weight of `kl_to_uniform`.
+        entropy_weight: Weight of the uniformity term.
         pairs: `sum` adds both directions of a pair of views (twice the mean over ordered pairs), `mean` averages them.
+        uniformity: The second term of the loss: `entropy` is `kl_to_uniform`; `collision` is the logarithm of N times
+            the probability that two different images get the same assignment.
         chunk: Blocks at a time; by default chosen from the batch size and the block size. It affects only rounding.
         global_batch: The whole batch, if several processes share its images or blocks (`carp.model.shared_loss`).
 
     Returns:
-        `LossTerms(total, consistency, kl_to_uniform)` with total = consistency + entropy_weight * kl_to_uniform. Only
-        `total` can be differentiated.
+        `LossTerms(total, consistency, kl_to_uniform)` with total = consistency + entropy_weight * kl_to_uniform, or the
+        collision in place of `kl_to_uniform`. Only `total` can be differentiated.
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
     _check(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
-    _check_pairs(pairs)
+    _check_words(pairs, uniformity)
     if chunk is not None and chunk < 1:
         raise ModelError(f"chunk must be at least 1 block, received {chunk}.")
     terms = fused_loss(
@@ -74,6 +77,7 @@ def carp_loss(
         partition,
         entropy_weight=entropy_weight,
         pairs=pairs,
+        uniformity=uniformity,
         chunk=chunk,
         global_batch=global_batch,
     )
@@ -89,6 +93,7 @@ def reference_loss(
     *,
     entropy_weight: float = 1.0,
     pairs: Pairs = "sum",
+    uniformity: Uniformity = "entropy",
 ) -> LossTerms:
     """Compute the same loss with the paper's pseudo-code, for reading and for tests.
 
@@ -98,6 +103,9 @@ def reference_loss(
         consistency   = 2 · mean over pairs u ≠ v of −log⟨s_u, t_v⟩, without the factor 2 if `pairs` is `mean`
         kl_to_uniform = log N − H(p̄)
 
+    With `uniformity: collision`, the second term is instead the mean over blocks of log(N · U), where U is the mean of
+    ⟨a_i, a_j⟩ over pairs of different images, and a_i is the mean assignment of image i over all views.
+
     The logarithm is taken of a product of probabilities. Where that product underflows, the loss is infinite and has no
     gradient; `carp_loss` handles this case in log space. The authors' code instead clamps the product and p̄ to between
     ε and 1 − ε, where ε is about 1e-7, so it has no gradient where views agree or disagree completely. CARP does not
@@ -105,7 +113,7 @@ def reference_loss(
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
     _check(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
-    _check_pairs(pairs)
+    _check_words(pairs, uniformity)
     s_VBPN = _block_logits(z_VBD, prototypes, partition).softmax(dim=-1)
     t_GBPN = _block_logits(w_GBD, teacher_prototypes.detach(), partition).softmax(dim=-1)
 
@@ -114,7 +122,8 @@ def reference_loss(
     ]
     consistency = PAIR_FACTOR[pairs] * torch.stack(agreement).mean()
     kl = kl_to_uniform(mean_assignment(s_VBPN, t_GBPN))
-    return LossTerms(consistency + entropy_weight * kl, consistency, kl)
+    uniform = kl if uniformity == "entropy" else collision(s_VBPN, t_GBPN)
+    return LossTerms(consistency + entropy_weight * uniform, consistency, kl)
 
 
 def mean_assignment(s_VBPN: Tensor, t_GBPN: Tensor) -> Tensor:
@@ -127,6 +136,16 @@ def kl_to_uniform(mean_PN: Tensor) -> Tensor:
     tiny = torch.finfo(mean_PN.dtype).tiny  # the logarithm's gradient at 0 would be infinite
     entropy_P: Tensor = -(mean_PN * mean_PN.clamp_min(tiny).log()).sum(dim=-1)
     return (math.log(mean_PN.shape[-1]) - entropy_P).mean()
+
+
+def collision(s_VBPN: Tensor, t_GBPN: Tensor) -> Tensor:
+    """Return the mean over blocks of log(N · U): 0 if images are independent and uniform, log N if all are the same."""
+    a_BPN = torch.cat([s_VBPN, t_GBPN]).mean(dim=0)
+    B, _, N = a_BPN.shape
+    if B < 2:
+        return a_BPN.new_zeros(())
+    U_P = (a_BPN.sum(dim=0).square().sum(dim=-1) - a_BPN.square().sum(dim=(0, 2))) / (B * (B - 1))
+    return (N * U_P).clamp_min(LEAST_COLLISION).log().mean()
 
 
 def _block_logits(x_VBD: Tensor, prototypes_KD: Tensor, partition_PN: Tensor) -> Tensor:
@@ -177,9 +196,10 @@ def _check(z_VBD: Tensor, w_GBD: Tensor, prototypes_KD: Tensor, teacher_KD: Tens
     _check_partition(partition_PN, K)
 
 
-def _check_pairs(pairs: str) -> None:
-    if pairs not in PAIR_FACTOR:
-        raise ModelError(f"pairs must be {' or '.join(PAIR_FACTOR)}, received '{pairs}'.")
+def _check_words(pairs: str, uniformity: str) -> None:
+    for name, word, known in (("pairs", pairs, tuple(PAIR_FACTOR)), ("uniformity", uniformity, get_args(Uniformity))):
+        if word not in known:
+            raise ModelError(f"{name} must be {' or '.join(known)}, received '{word}'.")
 
 
 def _check_partition(partition_PN: Tensor, num_prototypes: int) -> None:

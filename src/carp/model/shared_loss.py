@@ -16,20 +16,32 @@ from torch import Tensor
 
 from carp.compute import distributed
 from carp.model.carp import Embedded
-from carp.model.head import GlobalBatch, Pairs, blocks_per_chunk
+from carp.model.head import GlobalBatch, Pairs, Uniformity, blocks_per_chunk
 from carp.model.loss import LossTerms, carp_loss
 
 
 def shared_loss(
-    embedded: Embedded, partition_PN: Tensor, *, images: int, entropy_weight: float, pairs: Pairs = "sum"
+    embedded: Embedded,
+    partition_PN: Tensor,
+    *,
+    images: int,
+    entropy_weight: float,
+    pairs: Pairs = "sum",
+    uniformity: Uniformity = "entropy",
 ) -> LossTerms:
     """Compute the loss of `images` images, of which this process has embedded its share; see `carp_loss`."""
     if distributed.world_size() == 1:
-        return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, pairs=pairs)
+        return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, pairs=pairs, uniformity=uniformity)
     global_batch = GlobalBatch(images, len(partition_PN), lambda sums: distributed.all_reduce_sum([sums]))
     chunk = _common_chunk(embedded, partition_PN, images)
     own = carp_loss(
-        *embedded, partition_PN, entropy_weight=entropy_weight, pairs=pairs, chunk=chunk, global_batch=global_batch
+        *embedded,
+        partition_PN,
+        entropy_weight=entropy_weight,
+        pairs=pairs,
+        uniformity=uniformity,
+        chunk=chunk,
+        global_batch=global_batch,
     )
     consistency = own.consistency.clone()
     distributed.all_reduce_sum([consistency])
@@ -47,7 +59,13 @@ def _common_chunk(embedded: Embedded, partition_PN: Tensor, images: int) -> int:
 
 
 def sharded_loss(
-    embedded: Embedded, partition_PN: Tensor, *, images: int, entropy_weight: float, pairs: Pairs = "sum"
+    embedded: Embedded,
+    partition_PN: Tensor,
+    *,
+    images: int,
+    entropy_weight: float,
+    pairs: Pairs = "sum",
+    uniformity: Uniformity = "entropy",
 ) -> LossTerms:
     """Compute the same loss if every process holds the prototypes of its own blocks only.
 
@@ -56,7 +74,7 @@ def sharded_loss(
     no communication.
     """
     if distributed.world_size() == 1:
-        return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, pairs=pairs)
+        return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, pairs=pairs, uniformity=uniformity)
     z_BVD = cast(Tensor, _JoinImages.apply(torch.stack(embedded.z, dim=1)))
     w_BGD = distributed.all_gather_rows(torch.stack(embedded.w, dim=1))
     global_batch = GlobalBatch(images, len(partition_PN) * distributed.world_size(), lambda _: None)
@@ -68,6 +86,7 @@ def sharded_loss(
         partition_PN,
         entropy_weight=entropy_weight,
         pairs=pairs,
+        uniformity=uniformity,
         global_batch=global_batch,
     )
     all_terms = torch.stack(own).detach().clone()

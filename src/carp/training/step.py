@@ -93,7 +93,14 @@ class Stepper:
         def loss_of(number: int, embedded: Embedded, images: int) -> LossTerms:
             loss = sharded_loss if config.shards > 1 else shared_loss
             own_PN = self.partition(step, number) if number and config.accumulate == "independent" else partition_PN
-            return loss(embedded, own_PN, images=images, entropy_weight=entropy_weight, pairs=config.pairs)
+            return loss(
+                embedded,
+                own_PN,
+                images=images,
+                entropy_weight=entropy_weight,
+                pairs=config.pairs,
+                uniformity=config.uniformity,
+            )
 
         self.optimiser.zero_grad(set_to_none=True)
         scale = self.loss_scale.value
