@@ -381,6 +381,9 @@ def test_a_dry_run_compares_three_ways(cli: Cli, folder: Path, labelled: Path, m
     assert all("not measured" not in text for text in ways.values()), ways
     assert f"carp train {labelled} --from {folder} global_size=32 epochs=1" in ways["adapt"]
     assert "epochs=1" in ways["from scratch"]
+    # What it cannot know yet, and what the run would not do
+    assert f"0.5 if {folder} knows the images" in out
+    assert "not compared with its start" in out  # there are too few images
 
 
 def test_a_mistyped_name_of_packaged_weights_is_suggested(cli: Cli, labelled: Path, tmp_path: Path) -> None:

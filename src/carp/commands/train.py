@@ -12,9 +12,8 @@ from carp.commands.report_run import PAGE, report_run
 from carp.compute import distributed
 from carp.compute.device import deterministic, products_in
 from carp.config import Config
-from carp.config.recipe import read_settings
 from carp.console.quantities import counted
-from carp.encoders.starting_point import may_shrink, read_start
+from carp.encoders.starting_point import may_shrink, measures_share, read_start
 from carp.errors import CarpError, CheckpointError, ConfigError, DataError, MissingExtraError
 from carp.evaluation.label_free import LabelFreeValidation
 from carp.evaluation.start_share import with_measured_start_share
@@ -35,12 +34,7 @@ from carp.training.display import TrainingDisplay
 from carp.training.loop import Training
 from carp.training.planning.run_check import check_run
 from carp.training.planning.time_budget import fit_into
-from carp.training.preparation import open_for_training
-
-_NOT_COMPARED = (
-    "this run is not compared with its start, as there are too few images to hold some out. Give labelled images with "
-    "--val, or set held_out."
-)
+from carp.training.preparation import comparison_problem, open_for_training
 
 
 def train(
@@ -87,7 +81,7 @@ def train(
         if minutes is not None:
             any_size = may_shrink(config, recipe, overrides)
             config = fit_into(minutes, config, source, device, folder, display, any_size=any_size)
-        if read_settings(recipe, overrides).get("start_share") == "auto":
+        if measures_share(recipe, overrides):
             config = with_measured_start_share(config, source, device, folder, display)
     with (
         held_run(folder, config, whole),
@@ -114,10 +108,10 @@ def train(
             if config.validation is not None:
                 validation = _in_memory_if_small(_open_validation(config, folder, display), config, display)
                 validate = Validation(config, source, validation, device, warn=display.warn)
-            elif config.start is not None and len(others) > 1:
-                validate = LabelFreeValidation(config, _in_memory_if_small(others, config, display), device)
+            elif problem := comparison_problem(config):
+                display.warn(problem)
             elif config.start is not None:
-                display.warn(_NOT_COMPARED)
+                validate = LabelFreeValidation(config, _in_memory_if_small(others, config, display), device)
             display.say(_summary(config, len(source), training, device))
             training.run(validate)
             if summary := quarantine.summary():

@@ -118,6 +118,12 @@ def may_shrink(config: Config, recipe: str | Path | None, overrides: Mapping[str
     return config.start is not None and not _is_sized(recipe, overrides)
 
 
+def measures_share(recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:
+    """Return whether `start_share` is measured before the first step (evaluation/start_share.py)."""
+    values = read_settings(recipe, overrides)
+    return values.get("start") is not None and values.get("start_share") == "auto"
+
+
 def _is_sized(recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:
     """Return whether the user chose the size of the views; the default recipe is not such a choice."""
     return _SIZE in overrides or (recipe is not None and _SIZE in read_recipe(recipe))

@@ -31,8 +31,6 @@ def with_measured_start_share(
 
     The share that `config` has is kept if it does. A run that was begun keeps its share.
     """
-    if config.start is None:
-        return config
     if (begun := config_of(folder)) is not None:
         return config.model_copy(update={"start_share": begun.start_share})
     recognised, images = _recognised(config, source, device)

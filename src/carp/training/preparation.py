@@ -64,6 +64,16 @@ def open_for_training(
     return settled(config, values, device, begun), source, device
 
 
+def comparison_problem(config: Config) -> str | None:
+    """Return why a run cannot be compared with its start; None if it can, or if it has no start."""
+    if config.start is None or config.validation is not None or config.held_out > 1:
+        return None
+    return (
+        "this run is not compared with its start, as there are too few images to hold some out. Give labelled images "
+        "with --val, or set held_out."
+    )
+
+
 def settled(config: Config, values: Mapping[str, Any], device: torch.device, begun: Config | None = None) -> Config:
     """Replace every `auto` that depends on the machine; a run that has begun keeps its own values."""
     if values.get("precision") == "auto":

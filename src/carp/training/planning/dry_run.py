@@ -11,7 +11,7 @@ from carp.config import SMALL_IMAGE, Config
 from carp.config.recipe import to_yaml
 from carp.console.progress import Display
 from carp.console.quantities import counted, duration_range
-from carp.encoders.starting_point import may_shrink
+from carp.encoders.starting_point import may_shrink, measures_share
 from carp.errors import CarpError
 from carp.images.decoding.decode import pixel_limit
 from carp.images.inspect.image_size import advice
@@ -26,7 +26,7 @@ from carp.training.planning.estimate import Estimate, estimate
 from carp.training.planning.memory_check import memory_for_training, memory_problem
 from carp.training.planning.time_budget import budget
 from carp.training.planning.timing import Timing, time_steps
-from carp.training.preparation import open_for_training
+from carp.training.preparation import comparison_problem, open_for_training
 from carp.training.schedules import Schedules
 
 _COMPARED = (None, "adapt", "folder", "photos-cpu")  # recipes for one's own images, which leave a choice
@@ -73,6 +73,10 @@ def dry_run(
         yield f"warning               {problem}"
     if note := advice(source, config, started=config.start is not None):
         yield f"warning               {note}"
+    if note := comparison_problem(config):
+        yield f"warning               {note}"
+    if measures_share(recipe, overrides):
+        yield f"start_share           0.5 if {config.start} knows the images, otherwise 0: measured at the start"
     if needs.total_bytes > free:
         needed = f"{_gigabytes(needs.total_bytes)} is needed, but only {_gigabytes(free)} is free"
         yield f"time                  not measured: {needed}"
