@@ -10,7 +10,7 @@ import benchmarks.compare
 from benchmarks.compare.comparison import Comparison, common_settings, time_steps
 from benchmarks.compare.effort import TRIAL_SEED, Effort
 from benchmarks.compare.images import ComparedImages
-from benchmarks.compare.methods import METHODS
+from benchmarks.compare.methods import KNOWN, METHODS
 from benchmarks.compare.page import write_comparison
 from benchmarks.compare.summary import read_results
 from carp.config.recipe import parse_overrides
@@ -66,9 +66,7 @@ def time_methods(arguments: argparse.Namespace) -> None:
     settings, images = _common(arguments), _images(arguments, Display())
     print("| method | CPU time of a step (the fastest), ms |\n| --- | --- |")
     for name in arguments.methods:
-        print(
-            f"| {METHODS[name].title} | {1000 * time_steps(name, settings, images, arguments.steps):.0f} |", flush=True
-        )
+        print(f"| {KNOWN[name].title} | {1000 * time_steps(name, settings, images, arguments.steps):.0f} |", flush=True)
 
 
 def _comparison(arguments: argparse.Namespace, display: Display) -> Comparison:
@@ -84,7 +82,8 @@ def _comparison(arguments: argparse.Namespace, display: Display) -> Comparison:
     settings = _common(arguments)
     if ":" not in arguments.test and not Path(arguments.test).exists():
         raise DataError(f"there are no test images at {arguments.test}. Check --test.")
-    return Comparison(arguments.out / arguments.name, _images(arguments, display), settings, effort)
+    folder, images = arguments.out / arguments.name, _images(arguments, display)
+    return Comparison(folder, images, settings, effort, tests=not arguments.held_out_only)
 
 
 def _common(arguments: argparse.Namespace) -> dict[str, object]:
@@ -117,6 +116,11 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--trials", type=int, default=8, help="trials of every method; the first is the published setting")
     one.add_argument("--search-seed", type=int, default=0, help="seed of the draws")
     one.add_argument("--seeds", default="1,2,3", help="seeds of the final jobs")
+    one.add_argument(
+        "--held-out-only",
+        action="store_true",
+        help="measure the final jobs by held-out images, and leave the test images alone: to choose among ideas",
+    )
     one.add_argument("--out", type=Path, default=OUT)
     one.add_argument("--dry-run", action="store_true", help="only print how many jobs are left, and how long they take")
     one.set_defaults(command=run)
@@ -143,7 +147,7 @@ def _with_data(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "--group", help="regular expression: images that agree in what it matches are held out together"
     )
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=list(KNOWN), default=list(METHODS))
     parser.add_argument(
         "--set", dest="settings", nargs="+", default=[], metavar="KEY=VALUE", help="settings for all methods: flip=0"
     )

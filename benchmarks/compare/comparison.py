@@ -27,7 +27,7 @@ from carp.studies.points import Job
 from carp.studies.study_folder import in_turn, open_study
 
 FAILED = "failed"
-TEST = "test-images"
+TEST, DEFINITIONS = "test-images", "definitions"
 _SHARED = ("encoder", "encoder_options", "stem_stride", "blur")  # of the recipe, for all methods
 _RECIPE = "cifar10-cpu"
 
@@ -41,18 +41,22 @@ class Comparison:
         images: The images.
         common: The settings that all methods share.
         effort: Trials and seeds.
+        tests: Whether final jobs are measured by test images; otherwise they are like trials with other seeds.
     """
 
     folder: Path
     images: ComparedImages
     common: Mapping[str, Any]
     effort: Effort
+    tests: bool = True
 
     def run(self, methods: Sequence[str], display: Display) -> int:
         """Run all jobs of the methods that are left; return how many this process has run."""
         jobs = self.effort.jobs([find_method(name).name for name in methods])
         check_batch_size(len(self.images.for_trials), self.common["batch_size"])
         open_study(self.folder, self.identity())
+        for name in methods:  # a method that is added later does not change the study
+            open_study(self.folder / DEFINITIONS / name, {"method": _described(name)})
         tidy(self.folder)
 
         def work(job: Job, place: Path) -> None:
@@ -70,7 +74,7 @@ class Comparison:
         Divergence and errors of the arithmetic are results, because a setting that cannot be trained counts as a trial.
         """
         method, trial = find_method(job.point.value), job.point.settings
-        source = self.images.for_finals if is_final(job) else self.images.for_trials
+        source = self.images.for_finals if self._is_tested(job) else self.images.for_trials
         config = method.configure({**self.common, "seed": job.seed}, trial, num_images=len(source))
         resumed_at, steps, start, cpu = newest_step(place), 0, time.monotonic(), time.process_time()
         times: dict[str, float | None] = {}
@@ -81,7 +85,7 @@ class Comparison:
             steps = training.num_steps
             training.run(place, save_steps=save_steps)
             trained, cpu = time.monotonic() - start, time.process_time() - cpu
-            found = self._measured(training, final=is_final(job))
+            found = self._measured(training, job)
             evaluation = time.monotonic() - start - trained
             times = {
                 "seconds": job_seconds(trained, resumed_at, steps, evaluation),
@@ -108,10 +112,14 @@ class Comparison:
         remove_large(place, made)
         return made
 
-    def _measured(self, training: MethodTraining, *, final: bool) -> dict[str, dict[str, float]]:
+    def _is_tested(self, job: Job) -> bool:
+        return self.tests and is_final(job)
+
+    def _measured(self, training: MethodTraining, job: Job) -> dict[str, dict[str, float]]:
         encoders, images = training.method.encoders(), self.images
-        if not final:
-            return measured(encoders, images.size, images.for_trials, images.judging, [KNN])
+        if not self._is_tested(job):
+            names = MEASURES if is_final(job) else [KNN]
+            return measured(encoders, images.size, images.for_trials, images.judging, names)
         described = {"images": len(images.tested), "fingerprint": images.tested.fingerprint}
         with in_turn(self.folder):
             open_study(self.folder / TEST, {"test": described})  # all final jobs use the same ones
@@ -125,7 +133,7 @@ class Comparison:
             "name": self.folder.name,
             "settings": {key: settings[key] for key in sorted(self.common)},
             "effort": {"trials": effort.trials, "seeds": list(effort.seeds), "search_seed": effort.search_seed},
-            "methods": {name: _described(name) for name in METHODS},
+            "tests": self.tests,
             "data": {
                 "images": len(images.train),
                 "fingerprint": images.train.fingerprint,
@@ -175,10 +183,11 @@ def time_steps(name: str, comparison_settings: Mapping[str, Any], images: Compar
 
 
 def _described(name: str) -> dict[str, Any]:
-    method = METHODS[name]
+    method = find_method(name)
     return {
         "fixed": dict(method.fixed),
         "search": {key: f"{values} (published: {values.published})" for key, values in method.search.items()},
         "schedules": [method.lr_end, method.warmup, method.momentum_end, method.vector_lr],
         "judged": method.judged,
+        "length": method.length,
     }

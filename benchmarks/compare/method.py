@@ -54,6 +54,7 @@ class Method(nn.Module, ABC):
         vector_lr: The learning rate of biases and batch norm, relative to that of matrices.
         judged: The branch that its paper evaluates, which the search is judged by.
         multi_crop: Whether its paper trains on additional small views.
+        length: The number of epochs relative to other methods; less than 1 if its steps take longer.
 
     Attributes:
         encoder: The student's encoder.
@@ -71,6 +72,7 @@ class Method(nn.Module, ABC):
     vector_lr: ClassVar[float] = 1.0
     judged: ClassVar[str] = "student"
     multi_crop: ClassVar[bool] = False
+    length: ClassVar[float] = 1.0
 
     encoder: nn.Module
     teacher: nn.Sequential | None
@@ -84,6 +86,7 @@ class Method(nn.Module, ABC):
     def configure(cls, common: Mapping[str, Any], trial: Mapping[str, Any], *, num_images: int) -> Config:
         """Return the configuration of a trial, without the method's own settings."""
         values = {**common, **cls.fixed, **{key: trial[key] for key in trial if key in Config.model_fields}}
+        values["epochs"] = max(1, round(cls.length * values["epochs"]))
         values["lr"] = [trial["lr"], trial["lr"] * cls.lr_end]
         values["warmup_epochs"] = cls.warmup * values["epochs"]
         if "teacher_momentum" in trial:

@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.compare.effort import CHOSEN, Effort, choose
 from benchmarks.compare.measures import KNN
 from benchmarks.compare.method import Method
-from benchmarks.compare.methods import METHODS
+from benchmarks.compare.methods import KNOWN
 from carp.errors import DataError
 from carp.studies.job_result import JobResult, read_all
 from carp.studies.study import Mean
@@ -79,7 +79,7 @@ def _read_dataset(folder: Path) -> DatasetResults:
     study, results = read_study(folder), read_all(folder)
     effort = effort_of(study)
     trials = [result for result in results if result.variant != CHOSEN]
-    started = [name for name in METHODS if any(result.value == name for result in results)]
+    started = [name for name in KNOWN if any(result.value == name for result in results)]
     wanted = {name: [job.name for job in effort.jobs([name])] for name in started}
     done = {result.job.name for result in results}
     _check_equal_effort(folder, effort, trials, [result for result in results if result.variant == CHOSEN])
@@ -89,14 +89,14 @@ def _read_dataset(folder: Path) -> DatasetResults:
         study,
         tuple(_of_method(name, trials, results) for name in complete),
         tuple(job for name in started for job in wanted[name] if job not in done),
-        tuple(sorted(trials, key=lambda result: (list(METHODS).index(result.value), result.place))),
+        tuple(sorted(trials, key=lambda result: (list(KNOWN).index(result.value), result.place))),
     )
 
 
 def _of_method(name: str, trials: Sequence[JobResult], results: Sequence[JobResult]) -> MethodResults:
     own = sorted((trial for trial in trials if trial.value == name), key=lambda trial: trial.place)
     finals = [result for result in results if result.value == name and result.variant == CHOSEN]
-    return MethodResults(METHODS[name], tuple(own), tuple(sorted(finals, key=lambda result: result.seed)))
+    return MethodResults(KNOWN[name], tuple(own), tuple(sorted(finals, key=lambda result: result.seed)))
 
 
 def _check_equal_effort(folder: Path, effort: Effort, trials: list[JobResult], finals: list[JobResult]) -> None:

@@ -88,7 +88,7 @@ def jobs_csv(datasets: Sequence[DatasetResults]) -> str:
     for dataset in datasets:
         finals = [final for row in dataset.methods for final in row.finals]
         for result in (*dataset.trials, *finals):
-            by = "held-out" if result in dataset.trials else "test"
+            by = "test" if dataset.study["tests"] and result not in dataset.trials else "held-out"
             numbers = [values_of(result, measure).get(branch, "") for measure in MEASURES for branch in BRANCHES]
             times = [_seconds(result.cpu_seconds), _seconds(result.seconds), result.steps]
             name = [dataset.name, result.value, result.variant, result.seed, by]

@@ -1,6 +1,7 @@
 """The referee: every method trains, all have the same effort, and the test images come last."""
 
 import csv
+import io
 import json
 import math
 from collections.abc import Callable
@@ -19,15 +20,16 @@ from benchmarks.compare.__main__ import main
 from benchmarks.compare.comparison import Comparison, common_settings
 from benchmarks.compare.effort import Effort, choose
 from benchmarks.compare.images import ComparedImages
-from benchmarks.compare.methods import METHODS, find_method
+from benchmarks.compare.methods import IDEAS, KNOWN, METHODS, find_method
 from benchmarks.compare.page import write_comparison
 from benchmarks.compare.ranges import trial_settings
 from benchmarks.compare.summary import read_results
+from benchmarks.compare.tables import jobs_csv
 from benchmarks.compare.training import MethodTraining
 
 from carp.config.recipe import read_recipe
 from carp.console.progress import Display
-from carp.errors import ConfigError, DataError
+from carp.errors import CheckpointError, ConfigError, DataError
 from carp.images.loading.loader import Batch
 from carp.images.sources.array import ArraySource
 from carp.studies.job_result import JobResult, read_job_result
@@ -77,7 +79,7 @@ def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> boo
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", KNOWN)
 def test_every_method_learns_a_batch_with_the_gradient_of_every_parameter(name: str) -> None:
     run = training(name, coloured(BATCH), epochs=100)
     (batch,) = run.loader.batches(0, 1)
@@ -88,13 +90,13 @@ def test_every_method_learns_a_batch_with_the_gradient_of_every_parameter(name: 
         losses.append(run.last_loss)
         trained = {key: p.grad for key, p in run.method.named_parameters() if p.requires_grad}
         assert not [key for key, gradient in trained.items() if gradient is None or not gradient.isfinite().all()]
-    start = 4 if name == "moco" else 0  # its queue is random at first
+    start = 4 if name in {"moco", "carp-memory"} else 0  # what they remember is random at first
     assert losses[-1] < losses[start]
     assert find_method(name).judged in run.method.encoders()
 
 
 def test_all_methods_start_from_the_same_encoder() -> None:
-    found = [training(name, coloured(BATCH)).method.encoders() for name in METHODS]
+    found = [training(name, coloured(BATCH)).method.encoders() for name in KNOWN]
     first = found[0]["student"].state_dict()
     for encoders in found:
         for encoder in encoders.values():
@@ -133,7 +135,7 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("name", ["carp", "dino", "moco", "swav"])
+@pytest.mark.parametrize("name", ["carp", "carp-memory", "dino", "moco", "swav"])
 def test_a_killed_training_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     """Queues and centres are part of the state."""
     source = coloured(6 * BATCH)
@@ -156,7 +158,7 @@ def test_a_killed_training_resumes_to_the_same_bits(name: str, tmp_path: Path) -
 
 
 def test_draws_stay_inside_the_range_and_begin_with_the_published_setting() -> None:
-    for name, method in METHODS.items():
+    for name, method in KNOWN.items():
         assert all(values.published in values for values in method.search.values())
         published = {key: values.published for key, values in method.search.items()}
         drawn = [trial_settings(name, method.search, number, 0) for number in range(40)]
@@ -273,6 +275,54 @@ def stored(out: Path, job: Job) -> JobResult:
     found = read_job_result(out / "colours" / job.name)
     assert found is not None
     return found
+
+
+def test_ideas_are_chosen_without_test_images_and_one_may_be_added_later(small_methods: None, tmp_path: Path) -> None:
+    plan = replace(comparison(tmp_path / "ideas", NeverOpened(), seeds=(1,)), tests=False)
+    assert plan.run(["simclr"], Display(quiet=True)) == 3
+    assert plan.run(NAMES, Display(quiet=True)) == 3
+    final = read_job_result(tmp_path / "ideas" / plan.effort.jobs(["byol"])[-1].name)
+    assert final is not None
+    assert set(final.measures) == {"linear", "nmi"}
+    jobs = list(csv.DictReader(io.StringIO(jobs_csv(read_results(tmp_path)))))
+    assert {row["judged_by"] for row in jobs} == {"held-out"}
+    # A method that is defined otherwise than in its finished jobs is refused
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(CheckpointError, match="length"):
+        patch.setattr(find_method("byol"), "length", 0.5)
+        plan.run(NAMES, Display(quiet=True))
+
+
+def test_small_crops_take_fewer_steps() -> None:
+    source = coloured(2 * BATCH)
+    plain, crops = (training(name, source, epochs=10) for name in ("carp", "carp-crops"))
+    assert crops.num_steps == 0.7 * plain.num_steps
+    (batch,) = crops.loader.batches(0, 1)
+    assert [view.shape[-1] for view in batch.views] == [SIZE] * 2 + [crops.config.local_size] * 4
+
+
+def test_an_idea_without_effect_is_carp() -> None:
+    source, runs = coloured(2 * BATCH), list[MethodTraining]()
+    for name, changes in (("carp", {}), ("carp-sharp", {"sharpening": 1.0}), ("carp-spread", {"spread": 0.0})):
+        run = training(name, source, epochs=1)
+        for key, value in changes.items():
+            assert hasattr(run.method, key)
+            setattr(run.method, key, value)
+        run.run()
+        runs.append(run)
+    assert all(same(weights(runs[0]), weights(run)) for run in runs[1:])
+    assert all(issubclass(idea, type(runs[0].method)) for idea in IDEAS.values())
+
+
+def test_the_memory_holds_the_newest_embeddings_and_has_no_gradient() -> None:
+    run = training("carp-memory", coloured(2 * BATCH), epochs=1)
+    (before, *_) = [run.method.get_buffer("memory_KD").clone()]
+    (batch,) = run.loader.batches(0, 1)
+    run.step(batch)
+    after = run.method.get_buffer("memory_KD")
+    assert torch.equal(after[2 * BATCH :], before[: -2 * BATCH])
+    assert torch.allclose(after.norm(dim=1), torch.ones(len(after)), atol=1e-5)
+    assert not torch.equal(after[: 2 * BATCH], before[: 2 * BATCH])
+    assert not after.requires_grad
 
 
 def test_a_final_job_waits_for_all_trials_of_its_method(finished: tuple[Path, Watched], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""The methods, by name. Another method is a subclass of `Method` and one entry here."""
+"""The methods, by name, and the ideas for CARP. Another one is a subclass of `Method` and one entry here."""
 
 from benchmarks.compare.method import Method
+from benchmarks.compare.methods.carp_ideas import Collision, Memory, SharpTeacher, SmallCrops, Spread
 from benchmarks.compare.methods.carp_itself import CarpItself
 from benchmarks.compare.methods.contrast import MoCo, SimCLR
 from benchmarks.compare.methods.decorrelation import BarlowTwins, VICReg
@@ -12,11 +13,14 @@ METHODS: dict[str, type[Method]] = {
     method.name: method for method in (CarpItself, SimCLR, SwAV, DINO, BYOL, BarlowTwins, VICReg, MoCo)
 }
 
+IDEAS: dict[str, type[Method]] = {idea.name: idea for idea in (Collision, SmallCrops, SharpTeacher, Spread, Memory)}
+KNOWN = METHODS | IDEAS
+
 
 def find_method(name: str) -> type[Method]:
-    """Return a method by its name."""
-    if name not in METHODS:
+    """Return a method or an idea by its name."""
+    if name not in KNOWN:
         raise ConfigError(
-            f"there is no method {received(name)}.{nearest(name, METHODS)} The methods are {', '.join(METHODS)}."
+            f"there is no method {received(name)}.{nearest(name, KNOWN)} The methods are {', '.join(KNOWN)}."
         )
-    return METHODS[name]
+    return KNOWN[name]

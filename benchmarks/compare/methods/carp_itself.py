@@ -1,6 +1,7 @@
 """CARP: the model, loss and partitions that `carp train` uses."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from benchmarks.compare.method import Method, Moment, lars_lr, momentum, width
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
-from carp.model.carp import Carp
+from carp.model.carp import Carp, Embedded
 from carp.model.partition import random_partition
 from carp.model.shared_loss import shared_loss
 from carp.random import Purpose, seed_of
@@ -51,13 +52,21 @@ class CarpItself(Method):
 
     def loss(self, views: Sequence[Tensor], moment: Moment) -> Tensor:
         """Return the loss over the partition of the step."""
+        return self.loss_of(self.embedded(views), moment)
+
+    def embedded(self, views: Sequence[Tensor]) -> Embedded:
+        """Return the embeddings of the views and the prototypes."""
+        return cast(Embedded, self.model(views))
+
+    def loss_of(self, embedded: Embedded, moment: Moment) -> Tensor:
+        """Return the loss of embeddings over the partition of the step."""
         config = self.config
         generator = torch.Generator().manual_seed(seed_of(config.seed, Purpose.PARTITION, moment.step))
         partition_PN = random_partition(config.num_prototypes, config.block_size, generator=generator)
         return shared_loss(
-            self.model(views),
+            embedded,
             partition_PN,
-            images=len(views[0]),
+            images=len(embedded.z[0]),
             entropy_weight=moment.entropy_weight,
             pairs=config.pairs,
             uniformity=config.uniformity,
