@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.compare.methods import METHODS
+from benchmarks.compare.method import Method
+from benchmarks.compare.methods import IDEAS, METHODS
 from benchmarks.compare.plot import plot_dataset
 from benchmarks.compare.ranges import Range
 from benchmarks.compare.summary import DatasetResults, read_results
@@ -78,7 +79,8 @@ def _section(dataset: DatasetResults, *, with_plot: bool = False) -> str:
         f"{data['trained_on']:,} images of {settings['global_size']} pixels, {counted(settings['epochs'], 'epoch')}, "
         f"batch {settings['batch_size']}, {settings['precision']}{views}. Trials train on "
         f"{data['trials_trained_on']:,} images and are judged by {data['held_out']:,} others; their draws have seed "
-        f"{effort.search_seed}.",
+        f"{effort.search_seed}."
+        f"{'' if dataset.study['tests'] else ' The final jobs are judged by them too; no test images were opened.'}",
         "",
     ]
     if dataset.methods:
@@ -110,8 +112,27 @@ def ranges_section() -> str:
             "Settings that are not searched:",
             "",
             markdown_table(["method", "settings"], fixed),
+            "## Ideas for CARP",
+            "Each has as many trials as CARP, on held-out images: `--methods carp carp-collision … --held-out-only`.",
+            "",
+            markdown_table(
+                ["idea", "what it does", "other settings than CARP", "source"],
+                [
+                    [f"`{idea.name}`", str(idea.__doc__).splitlines()[0], _changes(idea), idea.source]
+                    for idea in IDEAS.values()
+                ],
+            ),
         ]
     )
+
+
+def _changes(idea: type[Method]) -> str:
+    """Return the ranges and fixed settings in which an idea differs from CARP."""
+    carp = METHODS["carp"]
+    ranges = [f"{k} {v} (first: {_published(v)})" for k, v in idea.search.items() if v is not carp.search.get(k)]
+    fixed = [f"{k} {_short(v)}" for k, v in idea.fixed.items() if v != carp.fixed.get(k)]
+    length = [] if idea.length == 1 else [f"{idea.length:g} of the epochs"]
+    return ", ".join([*ranges, *fixed, *length])
 
 
 def _published(values: Range) -> str:
