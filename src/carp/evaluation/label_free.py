@@ -26,6 +26,7 @@ from carp.training.course import LABEL_FREE
 from carp.training.health import effective_rank
 
 VIEWS = 4
+Progress = Callable[[int, int], None]
 _NEIGHBOURS = 10
 _RIDGE = 1e-4  # of the mean within-image variance: views that hardly differ must not divide by zero
 
@@ -76,18 +77,21 @@ def features_of_views(
     seed: int = 0,
     views: int = VIEWS,
     interpolation: Interpolation = "bicubic",
+    progress: Progress = lambda _done, _all: None,
 ) -> tuple[Features, Features]:
     """Return the features of images as they are evaluated [M, F], and of views of them [V, M, F].
 
-    Images that cannot be read are left out of both.
+    Images that cannot be read are left out of both. `progress` counts images and views.
     """
     whole = extract(encoder, source, size=size, device=device, interpolation=interpolation)
     of_views = list[Features]()
     for number in range(views):
+        progress((number + 1) * len(source), (views + 1) * len(source))
         seen = ViewsOf(source, size, number=number, seed=seed, interpolation=interpolation)
         found = extract(encoder, seen, size=size, device=device, resize=size)
         kept = np.isin(found.indices, whole.indices)
         of_views.append(found.features[kept])
+    progress((views + 1) * len(source), (views + 1) * len(source))
     return whole.features, np.stack(of_views)
 
 
@@ -173,7 +177,13 @@ class LabelFreeValidation:
         return label_free_value(encoder, self._images, self._config, self._device)
 
 
-def label_free_value(encoder: nn.Module, images: Source, config: Config, device: torch.device) -> float:
+def label_free_value(
+    encoder: nn.Module,
+    images: Source,
+    config: Config,
+    device: torch.device,
+    progress: Progress = lambda _done, _all: None,
+) -> float:
     """Return the measure of an encoder that takes images of this configuration; 0 if its features are not finite."""
     images_MF, views_VMF = features_of_views(
         for_imagenet_images(encoder, config.mean, config.deviation),
@@ -182,6 +192,7 @@ def label_free_value(encoder: nn.Module, images: Source, config: Config, device:
         device=device,
         seed=config.seed,
         interpolation=config.interpolation,
+        progress=progress,
     )
     if not (np.isfinite(images_MF).all() and np.isfinite(views_VMF).all()):
         return 0.0

@@ -13,7 +13,7 @@ from carp.config import Config
 from carp.console.progress import Display
 from carp.console.quantities import counted
 from carp.encoders.starting_point import read_start
-from carp.evaluation.label_free import label_free_value
+from carp.evaluation.label_free import Progress, label_free_value
 from carp.images.decoding.decode import pixel_limit
 from carp.images.source import Source
 from carp.images.sources.subset import at_random
@@ -33,21 +33,23 @@ def with_measured_start_share(
     """
     if (begun := config_of(folder)) is not None:
         return config.model_copy(update={"start_share": begun.start_share})
-    recognised, images = _recognised(config, source, device)
+    sample = at_random(source, SAMPLE, seed=0)
+    with display.counting(f"measuring how well {config.start} knows the images", None) as counter:
+        recognised = _recognised(config, sample, device, counter)
     share = config.start_share if recognised >= KNOWN else 0.0
     display.say(
-        f"{config.start} recognises {recognised:.0%} of the views of {counted(images, 'image')}, "
+        f"{config.start} recognises {recognised:.0%} of the views of {counted(len(sample), 'image')}, "
         f"{'half or more' if share else 'less than half'}: start_share={share:g}"
     )
     return config.model_copy(update={"start_share": share})
 
 
-def _recognised(config: Config, source: Source, device: torch.device) -> tuple[float, int]:
-    """The share of views that the start recognises in a sample, and the size of the sample."""
+def _recognised(config: Config, sample: Source, device: torch.device, progress: Progress) -> float:
+    """The share of views of a sample that the start recognises, as the first process measures it."""
     assert config.start is not None
     encoder = build_encoder(config)
     encoder.load_state_dict(read_start(config.start).tensors, strict=False)  # the counters of batch norm stay
-    sample = at_random(source, SAMPLE, seed=0)
     with pixel_limit(config.max_image_pixels):
-        value = label_free_value(encoder.eval().to(device), sample, config, device)
-    return distributed.gather(value)[0], len(sample)
+        value = label_free_value(encoder.eval().to(device), sample, config, device, progress)
+    found: float = distributed.gather(value)[0]
+    return found
