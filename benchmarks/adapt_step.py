@@ -1,6 +1,6 @@
 """How long does a training step of the recipe `adapt` take beside a plain PyTorch loop?
 
-    python -m benchmarks.adapt_step [--size 64] [--batch 128] [--threads 1] [--rounds 4]
+    python -m benchmarks.adapt_step [--size 64] [--batch 128] [--threads 1] [--rounds 4] [--precision bf16]
 
 Both train EfficientNet-Lite0 on the same views, which are made once: teacher and student on two views, the loss of the
 paper over random blocks, AdamW, and the moving average of the teacher. The plain loop is what one would write by hand,
@@ -77,9 +77,10 @@ def plain(config: Config, batch: Batch) -> Callable[[], None]:
             for view in batch.views
         ]
         blocks = torch.randperm(config.num_prototypes).view(-1, config.block_size)
-        student_logits = [student(view)[:, blocks] for view in views]
-        with torch.no_grad():
-            targets = [teacher(view)[:, blocks].softmax(dim=-1) for view in views]
+        with torch.autocast("cpu", torch.bfloat16, enabled=config.half):
+            student_logits = [student(view)[:, blocks].float() for view in views]
+            with torch.no_grad():
+                targets = [teacher(view)[:, blocks].float().softmax(dim=-1) for view in views]
         loss = torch.zeros(())
         for own, other in ((0, 1), (1, 0)):
             agreement = (student_logits[own].softmax(dim=-1) * targets[other]).sum(dim=-1)
@@ -103,9 +104,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="bf16 if the processor has it")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    sizes = {"global_size": arguments.size, "batch_size": arguments.batch, "micro_batch": None, "precision": "fp32"}
+    sizes: dict[str, object] = {"global_size": arguments.size, "batch_size": arguments.batch, "micro_batch": None}
+    sizes["precision"] = arguments.precision
     config = resolve(settings_with_start("adapt", sizes), num_images=8 * arguments.batch)
     side = arguments.size + 16
     images = np.random.default_rng(0).integers(0, 256, (arguments.batch, side, side, 3), dtype=np.uint8)
@@ -122,7 +125,8 @@ def main() -> None:
     best = {name: min(times[1:]) for name, times in taken.items()}
     seconds = {f"{name}, s": round(value, 3) for name, value in best.items()}
     ratio = judged(best["carp"] / best["plain"], 1.1, at_least=False)
-    print(json.dumps({"size": arguments.size, "batch": arguments.batch, **seconds, "carp / plain": ratio}))
+    setting = {"size": arguments.size, "batch": arguments.batch, "precision": arguments.precision}
+    print(json.dumps({**setting, **seconds, "carp / plain": ratio}))
 
 
 if __name__ == "__main__":
