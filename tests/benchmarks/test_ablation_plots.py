@@ -4,8 +4,8 @@ import csv
 from pathlib import Path
 
 import pytest
-
 from benchmarks.ablation_plots import read_study
+
 from carp.report.study_plot import plot_study
 from carp.studies.ablations import ABLATIONS
 
