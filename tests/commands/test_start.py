@@ -247,11 +247,14 @@ def test_a_resumed_run_needs_only_its_checkpoint(
     assert_same_run(out, tmp_path / "whole")
 
 
-def test_little_is_kept_of_a_start_that_does_not_know_the_images(folder: Path, tmp_path: Path) -> None:
+def test_little_is_kept_of_a_start_that_does_not_know_the_images(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     values = {**FREE, "start": str(folder), "start_share": "auto", "global_size": 40}
+    monkeypatch.setattr("carp.evaluation.start_share.FEWEST", 2)
     black_and_white = np.stack([np.zeros((40, 40, 3), np.uint8), np.full((40, 40, 3), 255, np.uint8)])
     noise = np.random.default_rng(0).integers(0, 256, (16, 40, 40, 3), dtype=np.uint8)
-    for images, share in ((black_and_white, 0.5), (noise, 0.0)):
+    for images, share in ((black_and_white, 0.5), (noise, 0.0), (noise[:1], 0.5)):  # one image is too few
         config = resolve(settings_with_start(None, values), num_images=len(images))
         assert config.start_share == 0.5  # until it is measured
         found = with_measured_start_share(
@@ -261,8 +264,9 @@ def test_little_is_kept_of_a_start_that_does_not_know_the_images(folder: Path, t
 
 
 def test_the_measured_share_is_printed_recorded_and_kept(
-    folder: Path, labelled: Path, free: Path, cli: Cli, tmp_path: Path
+    folder: Path, labelled: Path, free: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("carp.evaluation.start_share.FEWEST", 2)
     start = Path(shutil.copytree(folder, tmp_path / "start"))
     words = ["train", labelled, "--recipe", free, "--from", start, "--out", tmp_path / "run", "start_share=auto"]
     code, _, err = cli(*words)
@@ -331,6 +335,7 @@ def test_without_labels_held_out_images_judge(folder: Path, free: Path, cli: Cli
     assert run.steps_per_epoch == (320 - 32) // 64
     metrics = read_metrics(run.folder / "metrics.jsonl")
     assert "label_free_start" in metrics[0]
+    assert 0 < metrics[0]["label_free_standard_error"] < 0.5 / 32**0.5 + 1e-9
     assert any("label_free_teacher" in m for m in metrics)
     assert carp.load(run.folder).epochs in {0, 1}
     assert (run.folder / "plots.png").exists()

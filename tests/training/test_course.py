@@ -174,6 +174,21 @@ def test_a_run_without_labels_is_compared_by_its_own_measure():
     assert course.judge(50, HEALTH).verdict is Verdict.WORSE
 
 
+def test_without_labels_a_gain_within_the_noise_does_not_replace_the_start():
+    course = Course(encoder(), given=True)
+    course.validated(0, {"label_free_start": 0.3, "label_free_standard_error": 0.05})
+    course.validated(10, {"label_free_teacher": 0.34})
+    assert course.best == (0, 0.3)
+    assert course.comparison().noise == 0.05
+    course.validated(20, {"label_free_teacher": 0.36})
+    assert course.best == (20, 0.36)
+    course.validated(30, {"label_free_teacher": 0.37})  # among checkpoints of the run, the higher one
+    assert course.best == (30, 0.37)
+    again = Course(encoder(), given=True)
+    again.restore(json.loads(json.dumps(course.state())), course.tensors())
+    assert again.comparison() == course.comparison()
+
+
 def test_a_run_from_random_weights_has_no_best():
     course = Course(encoder())
     course.validated(0, {"knn_raw_pixels": 0.9, "knn_untrained": 0.5})

@@ -5,7 +5,9 @@
 Shapes: M images, F features, V views.
 """
 
+import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ from carp.images.views.view_parameters import ViewKind
 from carp.model.carp import Carp
 from carp.model.own_normalisation import for_imagenet_images
 from carp.random import Purpose
-from carp.training.course import LABEL_FREE
+from carp.training.course import LABEL_FREE, LABEL_FREE_ERROR
 from carp.training.health import effective_rank
 
 VIEWS = 4
@@ -147,6 +149,7 @@ def _discriminants(views_VMF: Features) -> Tensor:
     return values
 
 
+# A run uses the first one: ranks rise even when training destroys an encoder (benchmarks/label_free.py)
 MEASURES: dict[str, Callable[[Features, Features], float]] = {
     "view_retrieval": lambda _images, views: view_retrieval(views),
     "neighbour_overlap": neighbour_overlap,
@@ -156,7 +159,11 @@ MEASURES: dict[str, Callable[[Features, Features], float]] = {
 }
 
 
-MEASURE = "view_retrieval"  # ranks rise even when training destroys an encoder: see benchmarks/label_free.py
+class Recognition(NamedTuple):
+    """How many views are recognised: `view_retrieval`, and its standard error over images."""
+
+    share: float
+    error: float
 
 
 class LabelFreeValidation:
@@ -167,24 +174,26 @@ class LabelFreeValidation:
 
     def __call__(self, model: Carp) -> dict[str, float]:
         """Return the value of the teacher, or of the student if there is no teacher."""
-        return {f"{LABEL_FREE}_{'student' if model.siamese else 'teacher'}": self._value(model.teacher.encoder)}
+        branch = "student" if model.siamese else "teacher"
+        return {f"{LABEL_FREE}_{branch}": self._recognition(model.teacher.encoder).share}
 
     def baselines(self, untrained: Carp) -> dict[str, float]:
-        """Return the value of the start."""
-        return {f"{LABEL_FREE}_start": self._value(untrained.teacher.encoder)}
+        """Return the value of the start, and its standard error."""
+        found = self._recognition(untrained.teacher.encoder)
+        return {f"{LABEL_FREE}_start": found.share, LABEL_FREE_ERROR: found.error}
 
-    def _value(self, encoder: nn.Module) -> float:
-        return label_free_value(encoder, self._images, self._config, self._device)
+    def _recognition(self, encoder: nn.Module) -> Recognition:
+        return recognition(encoder, self._images, self._config, self._device)
 
 
-def label_free_value(
+def recognition(
     encoder: nn.Module,
     images: Source,
     config: Config,
     device: torch.device,
     progress: Progress = lambda _done, _all: None,
-) -> float:
-    """Return the measure of an encoder that takes images of this configuration; 0 if its features are not finite."""
+) -> Recognition:
+    """Measure an encoder that takes images of this configuration; features that are not finite recognise nothing."""
     images_MF, views_VMF = features_of_views(
         for_imagenet_images(encoder, config.mean, config.deviation),
         images,
@@ -195,8 +204,10 @@ def label_free_value(
         progress=progress,
     )
     if not (np.isfinite(images_MF).all() and np.isfinite(views_VMF).all()):
-        return 0.0
-    return MEASURES[MEASURE](images_MF, views_VMF)
+        return Recognition(0.0, 0.0)
+    of_images_M = view_hits(views_VMF).mean(dim=0)
+    error = float(of_images_M.std(correction=0)) / math.sqrt(len(of_images_M))
+    return Recognition(view_retrieval(views_VMF), error)
 
 
 def _directions(features: Features) -> Tensor:

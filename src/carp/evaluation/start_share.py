@@ -13,7 +13,7 @@ from carp.config import Config
 from carp.console.progress import Display
 from carp.console.quantities import counted
 from carp.encoders.starting_point import read_start
-from carp.evaluation.label_free import Progress, label_free_value
+from carp.evaluation.label_free import Progress, recognition
 from carp.images.decoding.decode import pixel_limit
 from carp.images.source import Source
 from carp.images.sources.subset import at_random
@@ -21,6 +21,7 @@ from carp.model.encoder import build_encoder
 from carp.runs.run_folder import config_of
 
 SAMPLE = 256  # images; the more there are, the harder it is to recognise a view
+FEWEST = 64  # images; among fewer, any encoder recognises most views
 KNOWN = 0.5  # share of the views that weights recognise if they know the images
 
 
@@ -29,17 +30,22 @@ def with_measured_start_share(
 ) -> Config:
     """Return the configuration with no share of the start if the start does not know the images.
 
-    The share that `config` has is kept if it does. A run that was begun keeps its share.
+    The share that `config` has is kept if it does, and if there are too few images to measure it. A run that was begun
+    keeps its share. The size of the views counts: an encoder may know images of 96 pixels and not of 32.
     """
     if (begun := config_of(folder)) is not None:
         return config.model_copy(update={"start_share": begun.start_share})
+    if len(source) < FEWEST:
+        display.say(f"start_share={config.start_share:g}, as {counted(len(source), 'image')} are too few to measure it")
+        return config
     sample = at_random(source, SAMPLE, seed=0)
     with display.counting(f"measuring how well {config.start} knows the images", None) as counter:
         recognised = _recognised(config, sample, device, counter)
     share = config.start_share if recognised >= KNOWN else 0.0
+    half = f"at least half, so the teacher stays halfway to {config.start}" if share else "less than half"
     display.say(
-        f"{config.start} recognises {recognised:.0%} of the views of {counted(len(sample), 'image')}, "
-        f"{'half or more' if share else 'less than half'}: start_share={share:g}"
+        f"{config.start} recognises {recognised:.0%} of random views among {counted(len(sample), 'image')} of "
+        f"{config.global_size} pixels, {half}: start_share={share:g}"
     )
     return config.model_copy(update={"start_share": share})
 
@@ -50,6 +56,6 @@ def _recognised(config: Config, sample: Source, device: torch.device, progress: 
     encoder = build_encoder(config)
     encoder.load_state_dict(read_start(config.start).tensors, strict=False)  # the counters of batch norm stay
     with pixel_limit(config.max_image_pixels):
-        value = label_free_value(encoder.eval().to(device), sample, config, device, progress)
+        value = recognition(encoder.eval().to(device), sample, config, device, progress).share
     found: float = distributed.gather(value)[0]
     return found

@@ -15,6 +15,7 @@ IMPORTED_AT = "imported_at"
 _RECENT = 3  # measurements that are averaged
 _WEIGHTS = "course.weights"  # tensor in the checkpoints of a run that began with weights from elsewhere
 LABEL_FREE = "label_free"  # in the names of metrics
+LABEL_FREE_ERROR = f"{LABEL_FREE}_standard_error"  # of the start
 _IN_WORDS = {"knn": "k-NN", LABEL_FREE: "recognition of views of held-out images"}
 _SMALLEST_ERROR = 1e-3  # of agreement: its estimate is 0 where agreement is perfect from the start
 
@@ -69,13 +70,24 @@ class Course:
         return Knn(max(self.knn.values()), untrained, self.baselines["knn_raw_pixels"])
 
     def validated(self, step: int, values: dict[str, float]) -> None:
-        """Take note of a validation after `step` steps; 0 is the start, whose values are baselines."""
+        """Take note of a validation after `step` steps; 0 is the start, whose values are baselines.
+
+        Without labels, few images are held out, so a checkpoint must be ahead of the start by more than the noise.
+        """
         if step:
             self.knn = values
         else:
             self.baselines = values
-        if self._given and (value := _deciding(values)) is not None and (self.best is None or value > self.best[1]):
+        value = _deciding(values)
+        if not self._given or value is None:
+            return
+        if self.best is None or value > self.best[1] + (self._noise if self.best[0] == 0 else 0.0):
             self.best = (step, value)
+
+    @property
+    def _noise(self) -> float:
+        """The standard error of the start's value; 0 with labels, and in runs of older versions."""
+        return self.baselines.get(LABEL_FREE_ERROR, 0.0)
 
     def comparison(self) -> Comparison | None:
         """Return the last validation of a run with a start beside the first one; None before there are two."""
@@ -83,7 +95,7 @@ class Course:
         if not self._given or now is None or start is None or self.best is None:
             return None
         measure = _IN_WORDS["knn" if "knn_start" in self.baselines else LABEL_FREE]
-        return Comparison(measure, now, start, best=self.best[1], best_step=self.best[0])
+        return Comparison(measure, now, start, best=self.best[1], best_step=self.best[0], noise=self._noise)
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs. The initial weights are left out, as the seed reproduces them."""

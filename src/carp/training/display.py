@@ -61,6 +61,10 @@ class TrainingDisplay(Display):
         for name, value in (("start", found.start), (f"best: {best}", found.best), ("last", found.now)):
             table.add_row(name, f"{value:.1%}", "" if name == "start" else f"{100 * (value - found.start):+.1f}")
         self.console.print(table)
+        if found.noise and found.best_step == 0:
+            self.say(
+                f"no checkpoint is ahead of the start by more than its standard error, {100 * found.noise:.1f} points."
+            )
         self.say(
             f"carp.load, embed, eval and export use the best one ({best}); --branch teacher@last is the newest one."
         )

@@ -90,6 +90,7 @@ class Comparison:
     start: float
     best: float
     best_step: int
+    noise: float = 0.0  # how far a checkpoint must be ahead of the start to count as better
 
 
 @dataclass(frozen=True)
