@@ -47,9 +47,10 @@ def test_the_same_command_resumes_with_the_length_that_was_chosen(images: Path, 
     [
         (["--minutes", "0"], ["--minutes must be more than 0", "received 0"]),
         (["--minutes", "-3"], ["--minutes must be more than 0", "received -3"]),
+        (["--minutes", "0", "epochs=1"], ["--minutes must be more than 0", "received 0"]),
         (["--minutes", "5", "epochs=3"], ["received 5 minutes and epochs=3", "Leave out one"]),
         (["--minutes", "5", "--procs", "2"], ["one process", "Set epochs instead"]),
-        (["--minutes", "0.00001"], ["one epoch takes about", "received --minutes 1e-05", "Give at least"]),
+        (["--minutes", "0.00001"], ["one epoch takes about", "received --minutes 1e-05", "Give at least 0."]),
     ],
 )
 def test_mistakes(cli: Cli, images: Path, tmp_path: Path, words: list[str], facts: list[str]) -> None:

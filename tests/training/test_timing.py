@@ -137,17 +137,19 @@ def test_a_run_that_takes_too_long_gets_smaller_views_then_fewer_epochs(
 
     monkeypatch.setattr(best_choice, "time_steps", measured)
     config = tiny(workers=0, global_size=224, epochs=400)
-    assert best_choice.best_choice(config, images, CPU, 3000).settings == ()
-    found = best_choice.best_choice(config, images, CPU, 20_000)  # 50 s per epoch: 71 epochs fit, at full size
+    now = measured(config)
+    assert best_choice.best_choice(config, images, CPU, now, int(3000 / now.fastest)).settings == ()
+    found = best_choice.best_choice(config, images, CPU, now, 400)  # 50 s per epoch: 71 epochs fit, at full size
     assert found.settings == ("epochs=71",)
     assert found.fastest <= best_choice.LIMIT < found.slowest
     monkeypatch.setattr(
         best_choice, "time_steps", lambda config, *a, **k: measured(config).scaled(20)
     )  # 1,003 s per epoch at 224
-    found = best_choice.best_choice(config, images, CPU, 400_000)
+    slow = now.scaled(20)
+    found = best_choice.best_choice(config, images, CPU, slow, 400)
     assert found.settings == ("global_size=80", "epochs=28")
     with_locals = tiny(workers=0, global_size=224, epochs=400, local_views=2, local_size=96, warmup_epochs=50)
-    settings = best_choice.best_choice(with_locals, images, CPU, 400_000).settings
+    settings = best_choice.best_choice(with_locals, images, CPU, slow, 400).settings
     assert settings == ("global_size=80", "local_size=32", "epochs=28", "warmup_epochs=2")
 
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from carp.config import GROUPS, Config, Sizes, form_of
+from carp.config import AUTOMATIC, GROUPS, Config, form_of
 from carp.errors import ConfigError, nearest
 
 _KINDS = {
@@ -14,7 +14,6 @@ _KINDS = {
     "object": "{name: value}",
     "string": "text",
 }
-_AUTO = {*Sizes.model_fields, "micro_batch", "precision", "start_share"}
 _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
@@ -38,7 +37,7 @@ def settings(key: str | None = None) -> str:
 def _describe(key: str, schema: dict[str, Any]) -> list[str]:
     default = schema["default"]
     written = default if isinstance(default, str) else json.dumps(default)
-    kinds = ["auto"] * (key in _AUTO) + [_kind(key, part) for part in schema.get("anyOf", [schema])]
+    kinds = ["auto"] * (key in AUTOMATIC) + [_kind(key, part) for part in schema.get("anyOf", [schema])]
     return [f"{key}={written}   ({' or '.join(kinds)})", f"    {schema['description']}"]
 
 

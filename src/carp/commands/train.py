@@ -69,11 +69,8 @@ def train(
     folder, display = Path(out), TrainingDisplay(quiet=quiet or not distributed.is_first())
     check_output_folder(folder)
     overrides |= {} if start is None else {"start": str(start)}
-    if minutes is not None and "epochs" in overrides:
-        raise ConfigError(
-            f"--minutes and epochs both set the length of the run, received {minutes:g} minutes and "
-            f"epochs={overrides['epochs']}. Leave out one of them."
-        )
+    if minutes is not None:
+        _check_minutes(minutes, overrides)
     with nothing_left_if_refused(folder):
         config, whole, device = open_for_training(data, recipe, overrides, display, folder)
         source, others = held_out(whole, config.held_out, seed=config.seed)
@@ -123,6 +120,16 @@ def train(
         distributed.barrier()
     distributed.stop()  # not after an error: the others would see this process leave before its error is printed
     return open_run(folder)
+
+
+def _check_minutes(minutes: float, overrides: dict[str, Any]) -> None:
+    if minutes <= 0:
+        raise ConfigError(f"--minutes must be more than 0, received {minutes:g}.")
+    if "epochs" in overrides:
+        raise ConfigError(
+            f"--minutes and epochs both set the length of the run, received {minutes:g} minutes and "
+            f"epochs={overrides['epochs']}. Leave out one of them."
+        )
 
 
 def _starting_weights(config: Config, folder: Path) -> dict[str, Tensor] | None:

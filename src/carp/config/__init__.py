@@ -22,12 +22,13 @@ from carp.config.image_settings import (
 from carp.config.model_settings import EncoderSettings, HeadSettings, ModelSettings, check_block_size
 from carp.config.optimiser_settings import OptimisationSettings, OptimiserSettings
 from carp.config.readings import READINGS, ReadingSettings
-from carp.config.resolve import check_keys, form_of, resolve, resolve_part
+from carp.config.resolve import AUTOMATIC, check_keys, form_of, resolve, resolve_part
 from carp.config.run_config import FREE_KEYS, GROUPS, METRICS_KEYS, Config, decisive, differences, recorded
 from carp.config.run_settings import RunSettings
 from carp.config.start_settings import StartSettings
 
 __all__ = [
+    "AUTOMATIC",
     "FREE_KEYS",
     "GROUPS",
     "IMAGENET_MEAN",

@@ -29,20 +29,29 @@ def resolve_part(part: type[P], values: Mapping[str, Any], *, num_images: int = 
 
 
 def _validated(part: type[P], values: Mapping[str, Any], all_values: Mapping[str, Any], num_images: int) -> P:
-    # micro_batch and precision are chosen by training, to fit the machine, and start_share to fit the images
-    started = all_values.get("start") is not None
-    sizes = {
+    automatic = _automatic(num_images, started=all_values.get("start") is not None)
+    auto = {key: automatic[key] for key, value in values.items() if value == "auto" and key in automatic}
+    try:
+        return part.model_validate({**values, **auto})
+    except ValidationError as error:
+        raise ConfigError(_describe(error)) from error
+
+
+def _automatic(num_images: int, *, started: bool) -> dict[str, Any]:
+    """Return the values of all settings that may be `auto`.
+
+    Training replaces micro_batch and precision, to fit the machine, and start_share, to fit the images.
+    """
+    return {
         **sizes_for(num_images, started=started).model_dump(),
         "micro_batch": None,
         "precision": "fp32",
         "start_share": 0.5 if started else 0.0,
         "workers": usable_cores(),
     }
-    auto = {key: sizes[key] for key, value in values.items() if value == "auto" and key in sizes}
-    try:
-        return part.model_validate({**values, **auto})
-    except ValidationError as error:
-        raise ConfigError(_describe(error)) from error
+
+
+AUTOMATIC = frozenset(_automatic(0, started=False))
 
 
 def check_keys(values: Mapping[str, Any]) -> None:
@@ -76,7 +85,9 @@ def _describe(error: ValidationError) -> str:
         else:
             accepted = item.get("ctx", {}).get("expected", "")
             hint = nearest(received(value).strip("'"), str(accepted).replace("'", "").replace(" or ", ", ").split(", "))
-            problems.append(f"{key} {message}{_both_bounds(key)}, received {received(value)}.{hint}")
+            auto = " or auto" if key in AUTOMATIC and "auto" not in message else ""
+            hint = hint or (auto and nearest(received(value).strip("'"), ["auto"]))
+            problems.append(f"{key} {message}{_both_bounds(key)}{auto}, received {received(value)}.{hint}")
     return " ".join(dict.fromkeys(problems))  # both ends of a pair may have the same problem
 
 

@@ -12,7 +12,7 @@ from carp.config import SMALL_IMAGE, Config
 from carp.images.loading.loader import make_loader
 from carp.images.source import Source
 from carp.model.encoder import build_encoder, patch_size
-from carp.training.planning.timing import time_steps
+from carp.training.planning.timing import Timing, time_steps
 
 LIMIT = 3600.0  # acceptable seconds for a first result
 _SIZES = (224, 160, 112, 80, SMALL_IMAGE)
@@ -29,15 +29,18 @@ class Choice:
     slowest: float
 
 
-def best_choice(config: Config, source: Source, device: torch.device, seconds: float) -> Choice:
-    """Choose the largest views, then the most epochs, that fit into the limit; `seconds` is the present time."""
-    if seconds <= LIMIT:
-        return Choice((), seconds, seconds)
+def best_choice(config: Config, source: Source, device: torch.device, measured: Timing, steps: int) -> Choice:
+    """Choose the largest views, then the most epochs, that fit into the limit.
+
+    `measured` is the timing of the views as they are, and `steps` the length of the run as it is.
+    """
+    if measured.fastest * steps <= LIMIT:
+        return Choice((), measured.fastest * steps, measured.slowest * steps)
     enough = min(_ENOUGH, config.epochs)
     for size in sizes_to_try(config):
         settings = size_settings(config, size)
         smaller = config.model_copy(update=settings)
-        timing = time_steps(smaller, source, device, seconds=SECONDS)
+        timing = time_steps(smaller, source, device, seconds=SECONDS) if settings else measured
         steps_per_epoch = make_loader(source, smaller).steps_per_epoch
         epochs = min(config.epochs, int(LIMIT / (timing.fastest * steps_per_epoch)))
         if epochs >= enough:

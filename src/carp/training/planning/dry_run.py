@@ -51,7 +51,8 @@ def dry_run(
     source, _ = held_out(source, config.held_out, seed=config.seed)
     steps_per_epoch = make_loader(source, config).steps_per_epoch
     steps = Schedules(config, steps_per_epoch).num_steps
-    yield from to_yaml(config).rstrip().split("\n")
+    unknown = {f"start_share: {config.start_share}"} if measures_share(recipe, overrides) else set[str]()
+    yield from ("start_share: auto" if line in unknown else line for line in to_yaml(config).rstrip().split("\n"))
     yield "---"
     held = f", {config.held_out:,} of them held out" if config.held_out else ""
     yield f"images                {len(whole):,} in {source.name}{held}"
@@ -75,8 +76,8 @@ def dry_run(
         yield f"warning               {note}"
     if note := comparison_problem(config):
         yield f"warning               {note}"
-    if measures_share(recipe, overrides):
-        yield f"start_share           0.5 if {config.start} knows the images, otherwise 0: measured at the start"
+    if unknown:
+        yield f"start_share           measured before the first step: 0.5 if {config.start} knows the images, else 0"
     if needs.total_bytes > free:
         needed = f"{_gigabytes(needs.total_bytes)} is needed, but only {_gigabytes(free)} is free"
         yield f"time                  not measured: {needed}"
@@ -124,7 +125,8 @@ def _time(
                 fits = counted(found.epochs, "epoch") if found.epochs else "less than one epoch"
                 size = "".join(f" with {key}={value}" for key, value in found.size.items())
                 yield f"{f'in {minutes:g} min':<21} {fits}{size}"
-            choice = best_choice(config, source, device, timing.fastest * steps)
+                return timing
+            choice = best_choice(config, source, device, timing, steps)
     except (CarpError, torch.OutOfMemoryError) as error:
         yield f"time                  not measured: {error}"
         return None

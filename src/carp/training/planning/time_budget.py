@@ -3,6 +3,7 @@
 A run from weights, whose size of the views is not set, takes smaller views before it takes fewer epochs.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,8 +82,6 @@ def fit_into(
     Warm-up is shortened in proportion. The time of a step is measured under the present load of the machine. A run that
     was begun keeps its length. With `any_size`, the views may become smaller.
     """
-    if minutes <= 0:
-        raise ConfigError(f"--minutes must be more than 0, received {minutes:g}.")
     if distributed.world_size() > 1:
         raise ConfigError(
             f"--minutes measures the time of one process, received {distributed.world_size()} processes. Set epochs "
@@ -97,7 +96,8 @@ def fit_into(
     if epochs < 1:
         raise ConfigError(
             f"one epoch takes about {duration(epoch)} on this machine, received --minutes {minutes:g}. Give at least "
-            f"{epoch / 60 / FOR_STEPS:.0f} minutes, or smaller views such as global_size={config.global_size // 2}."
+            f"{math.ceil(10 * epoch / 60 / FOR_STEPS) / 10:g} minutes, or smaller views such as "
+            f"global_size={config.global_size // 2}."
         )
     size = f" with global_size={config.global_size}" if any_size else ""
     display.say(
