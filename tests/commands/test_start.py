@@ -21,6 +21,8 @@ from carp.evaluation.start_share import with_measured_start_share
 from carp.images.loading.loader import make_loader
 from carp.images.open_source import open_source
 from carp.images.sources.array import ArraySource
+from carp.report.run_page.curves import run_charts
+from carp.report.run_page.run_records import RunRecords
 from carp.runs import checkpoint
 from carp.runs.metrics_log import read_metrics
 from carp.runs.run_folder import open_run
@@ -337,8 +339,15 @@ def test_without_labels_held_out_images_judge(folder: Path, free: Path, cli: Cli
     assert "label_free_start" in metrics[0]
     assert 0 < metrics[0]["label_free_standard_error"] < 0.5 / 32**0.5 + 1e-9
     assert any("label_free_teacher" in m for m in metrics)
-    assert carp.load(run.folder).epochs in {0, 1}
+    epoch = carp.load(run.folder).epochs
+    assert epoch in {0, 1}
     assert (run.folder / "plots.png").exists()
+    # The report shows the measure, and which checkpoint is used
+    records = RunRecords(run)
+    assert records.used == ("epoch 1" if epoch else "the start")
+    assert records.used in {fact.value for fact in records.facts if fact.name == "checkpoint"}
+    assert "recognition" in {chart.key for chart in run_charts([records])}
+    assert RunRecords(open_run(f"{run.folder}@0")).used is None
 
 
 def test_with_too_few_images_a_run_says_that_it_is_not_compared(

@@ -18,7 +18,7 @@ _DASHES = ("solid", "dash", "dot")
 
 def run_charts(runs: Sequence[RunRecords]) -> list[Chart]:
     """All charts that the records allow."""
-    made = (chart(runs) for chart in (_losses, _knn, _certainty, _health, _rates))
+    made = (chart(runs) for chart in (_losses, _knn, _recognition, _certainty, _health, _rates))
     return [chart for chart in made if chart is not None]
 
 
@@ -79,6 +79,19 @@ def _knn(runs: Sequence[RunRecords]) -> Chart | None:
             levels.append((label, value, "faint"))
     about = "Share of validation images whose nearest neighbours have the same class. Training never sees the labels."
     return Chart("accuracy", "k-NN accuracy", "epoch", "accuracy", lines, levels, about, percent=True)
+
+
+def _recognition(runs: Sequence[RunRecords]) -> Chart | None:
+    """The measure of runs with a start and without labels."""
+    lines = _curves(runs, {"student": _get("label_free_student"), "teacher": _get("label_free_teacher")}, marks=True)
+    if not lines:
+        return None
+    start = next((line["label_free_start"] for run in runs for line in run.metrics if "label_free_start" in line), None)
+    levels = [] if start is None else [("start", start, "faint")]
+    about = (
+        "Share of views of held-out images that find another view of the same image. The run does not train on them."
+    )
+    return Chart("recognition", "Held-out views recognised", "epoch", "share", lines, levels, about, percent=True)
 
 
 def _certainty(runs: Sequence[RunRecords]) -> Chart | None:

@@ -12,7 +12,7 @@ from carp.console.quantities import counted, duration
 from carp.evaluation.result import Result, read_result
 from carp.files.atomic import is_unfinished
 from carp.report.pages.template import Fact
-from carp.runs.checkpoint import list_checkpoints
+from carp.runs.checkpoint import list_checkpoints, step_of
 from carp.runs.metrics_log import read_metrics
 from carp.runs.run_folder import Run
 
@@ -115,9 +115,20 @@ class RunRecords:
         last, start = self.knn
         if last is not None:
             facts.append(Fact("k-NN", f"{last:.1%}", "" if start is None else f"untrained {start:.1%}"))
+        if self.used is not None:
+            facts.append(Fact("checkpoint", self.used, f"the best one, beside {config.start}; all commands use it"))
         if (taken := self.seconds) is not None:
             facts.append(Fact("time", duration(taken), "by the dates of its files"))
         return facts
+
+    @property
+    def used(self) -> str | None:
+        """The checkpoint that commands use, of a run that is compared with its start; None for other runs."""
+        path = None if self.config.start is None or self.run.epoch is not None else self.run.checkpoint_path()
+        step = None if path is None else step_of(path)
+        if step is None:
+            return None
+        return f"epoch {step // self.run.steps_per_epoch}" if step else "the start"
 
     @property
     def seconds(self) -> float | None:
