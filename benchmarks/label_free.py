@@ -5,7 +5,8 @@
 Every run starts from `lite0` (or another `--start`) and continues on images of CIFAR-10 or GTSRB at 32 pixels, with
 settings that help, do little or destroy the encoder. Every epoch is kept; epoch 0, the start, is measured once per
 dataset. For each of them the benchmark measures k-NN of the teacher with labels (k = 20, a bank of training images,
-test images as queries), and every measure of `carp.evaluation.label_free` on training images that no run sees.
+test images as queries), and every measure of `carp.evaluation.during_training.label_free` on training images that no
+run sees.
 
 The reported number is Spearman's rank correlation with k-NN over the checkpoints of one dataset, because only those are
 ever compared, and its mean over the datasets. Finished checkpoints are lines of OUT, which are not computed again;
@@ -25,7 +26,7 @@ import numpy as np
 import carp
 from benchmarks.shared import CPU, knn_of, part
 from carp.errors import NonFiniteError
-from carp.evaluation.label_free import MEASURES, features_of_views
+from carp.evaluation.during_training.label_free import MEASURES, features_of_views
 from carp.images.loading.in_memory import hold_in_memory
 from carp.images.open_source import open_source
 from carp.images.sources.array import ArraySource

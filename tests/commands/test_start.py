@@ -17,7 +17,7 @@ from carp.config import Config, resolve
 from carp.console.progress import Display
 from carp.encoders.starting_point import settings_with_start
 from carp.errors import CarpError
-from carp.evaluation.start_share import with_measured_start_share
+from carp.evaluation.during_training.start_share import with_measured_start_share
 from carp.images.loading.loader import make_loader
 from carp.images.open_source import open_source
 from carp.images.sources.array import ArraySource
@@ -253,7 +253,7 @@ def test_little_is_kept_of_a_start_that_does_not_know_the_images(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {**FREE, "start": str(folder), "start_share": "auto", "global_size": 40}
-    monkeypatch.setattr("carp.evaluation.start_share.FEWEST", 2)
+    monkeypatch.setattr("carp.evaluation.during_training.start_share.FEWEST", 2)
     black_and_white = np.stack([np.zeros((40, 40, 3), np.uint8), np.full((40, 40, 3), 255, np.uint8)])
     noise = np.random.default_rng(0).integers(0, 256, (16, 40, 40, 3), dtype=np.uint8)
     for images, share in ((black_and_white, 0.5), (noise, 0.0), (noise[:1], 0.5)):  # one image is too few
@@ -268,7 +268,7 @@ def test_little_is_kept_of_a_start_that_does_not_know_the_images(
 def test_the_measured_share_is_printed_recorded_and_kept(
     folder: Path, labelled: Path, free: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carp.evaluation.start_share.FEWEST", 2)
+    monkeypatch.setattr("carp.evaluation.during_training.start_share.FEWEST", 2)
     start = Path(shutil.copytree(folder, tmp_path / "start"))
     words = ["train", labelled, "--recipe", free, "--from", start, "--out", tmp_path / "run", "start_share=auto"]
     code, _, err = cli(*words)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from carp.evaluation.label_free import (
+from carp.evaluation.during_training.label_free import (
     MEASURES,
     ViewsOf,
     discriminant_rank,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from carp.config import resolve
+from carp.evaluation.during_training.validation import Validation
 from carp.evaluation.nearest_neighbours import knn_accuracy, knn_leave_one_out
-from carp.evaluation.validation import Validation
 from carp.features.extract import extract
 from carp.images.decoding.decode import Stored
 from carp.images.sources.folder import FolderSource

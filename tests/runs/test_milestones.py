@@ -179,7 +179,7 @@ def test_the_setting_is_free_and_its_epochs_lie_within_the_run() -> None:
 
 def test_validation_on_all_images_is_that_of_evaluation(images: Path, recipe: Path, tmp_path: Path) -> None:
     """With the whole bank, k-NN during training is what `carp eval knn` measures."""
-    from carp.evaluation import validation
+    from carp.evaluation.during_training import validation
     from carp.runs.metrics_log import read_metrics
 
     queries = write_images(tmp_path / "queries", tiny_images(40, seed=1), classes=3)

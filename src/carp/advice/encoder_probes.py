@@ -1,7 +1,8 @@
 """How good are encoders for these images, without training: view retrieval, and k-NN where there are labels.
 
-View retrieval (`evaluation/label_free.py`) is the share of random views of an image that find another view of it among
-all images of the sample, so it depends on the size of the sample: only values of one table can be compared.
+View retrieval (`evaluation/during_training/label_free.py`) is the share of random views of an image that find another
+view of it among all images of the sample, so it depends on the size of the sample: only values of one table can be
+compared.
 
 Shapes: M images of the sample, V views.
 """
@@ -21,7 +22,7 @@ from carp.advice.resampling import Interval, interval
 from carp.compute.device import choose_device
 from carp.config import Config
 from carp.encoders.load import load_encoder
-from carp.evaluation.label_free import VIEWS, features_of_views, view_hits
+from carp.evaluation.during_training.label_free import VIEWS, features_of_views, view_hits
 from carp.evaluation.nearest_neighbours import knn
 from carp.features.encoding_speed import time_batches
 from carp.features.extract import RAW_PIXELS_SIDE, Extracted, extract, feature_batches

@@ -15,9 +15,9 @@ from carp.config import Config
 from carp.console.quantities import counted
 from carp.encoders.starting_point import may_shrink, measures_share, read_start
 from carp.errors import CarpError, CheckpointError, ConfigError, DataError, MissingExtraError
-from carp.evaluation.label_free import LabelFreeValidation
-from carp.evaluation.start_share import with_measured_start_share
-from carp.evaluation.validation import Validation
+from carp.evaluation.during_training.label_free import LabelFreeValidation
+from carp.evaluation.during_training.start_share import with_measured_start_share
+from carp.evaluation.during_training.validation import Validation
 from carp.files.outputs import check_output_folder
 from carp.images.decoding.decode import pixel_limit
 from carp.images.inspect.image_size import advice

@@ -4,7 +4,7 @@ Every key means the same in all four. The flat model `Config` is composed of par
 such as `EncoderSettings` or `ViewSettings`, and a `Config` is an instance of all of them. Values that depend on the
 number of images may be written `auto`; `resolve` replaces them by the rule in `sizes_for`, so a `Config` holds plain
 values only. `micro_batch: auto` and `precision: auto` depend on the machine: `training/preparation.py` replaces them.
-`start_share: auto` depends on the start and the images: `evaluation/start_share.py` measures them.
+`start_share: auto` depends on the start and the images: `evaluation/during_training/start_share.py` measures them.
 """
 
 from carp.config.auto_sizes import Sizes, sizes_for

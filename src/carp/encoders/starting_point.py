@@ -119,7 +119,7 @@ def may_shrink(config: Config, recipe: str | Path | None, overrides: Mapping[str
 
 
 def measures_share(recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:
-    """Return whether `start_share` is measured before the first step (evaluation/start_share.py)."""
+    """Return whether `start_share` is measured before the first step (evaluation/during_training/start_share.py)."""
     values = read_settings(recipe, overrides)
     return values.get("start") is not None and values.get("start_share") == "auto"
 

@@ -13,7 +13,7 @@ from carp.config import Config
 from carp.console.progress import Display
 from carp.console.quantities import counted
 from carp.encoders.starting_point import read_start
-from carp.evaluation.label_free import Progress, recognition
+from carp.evaluation.during_training.label_free import Progress, recognition
 from carp.images.decoding.decode import pixel_limit
 from carp.images.source import Source
 from carp.images.sources.subset import at_random
