@@ -315,7 +315,7 @@ def test_an_idea_without_effect_is_carp() -> None:
 
 def test_the_memory_holds_the_newest_embeddings_and_has_no_gradient() -> None:
     run = training("carp-memory", coloured(2 * BATCH), epochs=1)
-    (before, *_) = [run.method.get_buffer("memory_KD").clone()]
+    before = run.method.get_buffer("memory_KD").clone()
     (batch,) = run.loader.batches(0, 1)
     run.step(batch)
     after = run.method.get_buffer("memory_KD")

@@ -36,7 +36,7 @@ def with_measured_start_share(
     if (begun := config_of(folder)) is not None:
         return config.model_copy(update={"start_share": begun.start_share})
     if len(source) < FEWEST:
-        display.say(f"start_share={config.start_share:g}, as {counted(len(source), 'image')} are too few to measure it")
+        display.say(f"too few images to measure how well {config.start} knows them: start_share={config.start_share:g}")
         return config
     sample = at_random(source, SAMPLE, seed=0)
     with display.counting(f"measuring how well {config.start} knows the images", None) as counter:
