@@ -14,8 +14,11 @@ from torch import nn
 
 import carp
 from carp.config import Config
+from carp.evaluation.labelled_features import class_numbers
 from carp.evaluation.nearest_neighbours import knn_accuracy
 from carp.features.extract import extract
+from carp.images.labels import single_labels
+from carp.images.source import Source
 from carp.images.sources.array import ArraySource
 from carp.runs.metrics_log import read_metrics
 
@@ -43,15 +46,14 @@ def train_carp(source: ArraySource, config: Config) -> tuple[dict[str, nn.Module
         return encoders, read_metrics(run.folder / "metrics.jsonl")
 
 
-def knn_of(encoders: dict[str, nn.Module], size: int, bank: ArraySource, queries: ArraySource) -> dict[str, float]:
+def knn_of(encoders: dict[str, nn.Module], size: int, bank: Source, queries: Source) -> dict[str, float]:
     """k-NN (k = 20, τ = 0.07) of every encoder; 0 where training diverged."""
-    assert bank.labels is not None
-    assert queries.labels is not None
+    labels = single_labels(bank), class_numbers(bank, queries)[single_labels(queries)]
     accuracies = {}
     for name, encoder in encoders.items():
         vectors = [extract(encoder, s, size=size, device=CPU, batch_size=512).features for s in (bank, queries)]
         finite = all(np.isfinite(v).all() for v in vectors)
-        accuracies[name] = knn_accuracy(vectors[0], bank.labels, vectors[1], queries.labels) if finite else 0.0
+        accuracies[name] = knn_accuracy(vectors[0], labels[0], vectors[1], labels[1]) if finite else 0.0
     return accuracies
 
 

@@ -14,7 +14,7 @@ from benchmarks.shared import CPU
 from carp.config import Config
 from carp.errors import NonFiniteError
 from carp.images.loading.loader import Batch, make_loader, normalise
-from carp.images.sources.array import ArraySource
+from carp.images.source import Source
 from carp.model.convolutions.select_pixels import select_pixels_first
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
@@ -31,7 +31,7 @@ _WEIGHTS, _MOMENTS = "method.", "optimiser."
 class MethodTraining:
     """The training of one method; everything random follows from the seed and the step."""
 
-    def __init__(self, kind: type[Method], trial: Mapping[str, Any], source: ArraySource, config: Config) -> None:
+    def __init__(self, kind: type[Method], trial: Mapping[str, Any], source: Source, config: Config) -> None:
         self.config = config
         torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
         method = kind.build(config, trial).to(memory_format=torch.channels_last)

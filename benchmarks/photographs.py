@@ -1,0 +1,125 @@
+"""What does a recipe learn from photographs in an hour, from scratch, and what does SimCLR learn in the same time?
+
+    python -m benchmarks.photographs --train pets-train.csv --test pets-test.csv --minutes 60 \
+        --runs runs/photographs --out benchmarks/results/photographs.jsonl
+
+`carp train --recipe folder --minutes 60` beside SimCLR with the same encoder, size of views, batch and time. Both are
+judged by k-NN (k = 20), with the training images as bank and the test images as queries, beside the untrained encoder
+and raw pixels. `--settings lr=2 temperature=0.2` are SimCLR's; by default, those of its paper. An interrupted run
+resumes in `--runs`, finished rows of OUT are not computed again, and two processes may each take one `--method`.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+import carp
+from benchmarks.compare.methods import METHODS
+from benchmarks.compare.ranges import trial_settings
+from benchmarks.compare.training import MethodTraining
+from benchmarks.shared import Results, knn_of
+from carp.config import Config, resolve
+from carp.config.recipe import parse_overrides, read_recipe
+from carp.console.progress import Display
+from carp.images.open_source import open_images
+from carp.images.source import Source
+from carp.training.planning.time_budget import FOR_STEPS
+
+CARP, SIMCLR = "carp", "simclr"
+_SHARED = ("encoder", "encoder_options", "stem", "stem_stride", "global_size", "batch_size", "precision", "workers")
+_PLAN, _TIMED_STEPS = "plan.json", 3
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure what is missing in OUT and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--train", required=True)
+    parser.add_argument("--test", required=True)
+    parser.add_argument("--recipe", default="folder")
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--method", nargs="+", choices=[CARP, SIMCLR], default=[CARP, SIMCLR])
+    parser.add_argument("--settings", nargs="*", default=[], help="of SimCLR, as key=value")
+    parser.add_argument("--runs", type=Path, required=True, help="folder of the runs")
+    parser.add_argument("--out", type=Path, required=True, help="one line per method")
+    arguments = parser.parse_args(words)
+    results, display = Results(arguments.out), Display()
+    train, test = (open_images(name, display) for name in (arguments.train, arguments.test))
+    trainers = {CARP: _carp, SIMCLR: _simclr}
+    for method in arguments.method:
+        keys = {"method": method, "recipe": arguments.recipe, "minutes": arguments.minutes, "seed": arguments.seed}
+        if results.find(**keys) is None:
+            folder = arguments.runs / f"{method}-seed{arguments.seed}"
+            encoders, about = trainers[method](folder, train, arguments)
+            knn = knn_of(encoders, about.pop("size"), train, test)
+            results.add({**keys, **about, "knn": {branch: round(100 * value, 2) for branch, value in knn.items()}})
+    print("\n".join(table(results.rows)))
+
+
+def _carp(folder: Path, source: Source, arguments: argparse.Namespace) -> tuple[dict[str, nn.Module], dict[str, Any]]:
+    """Train as a user would; the untrained encoder and raw pixels are judged with it."""
+    begin = time.monotonic()
+    run = carp.train(
+        source, folder, arguments.recipe, minutes=arguments.minutes, seed=arguments.seed, quiet=True, report=False
+    )
+    spent, config = time.monotonic() - begin, run.config
+    branches = ("raw pixels", "untrained", "student", "teacher")
+    encoders = {branch: carp.load(run.folder, branch).module for branch in branches}
+    return encoders, {"spent": round(spent / 60, 1), "epochs": config.epochs, "size": config.global_size}
+
+
+def _simclr(folder: Path, source: Source, arguments: argparse.Namespace) -> tuple[dict[str, nn.Module], dict[str, Any]]:
+    """Train SimCLR for as many epochs as fit into the time; the number is kept, so that a resumed run has the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    method, begin = METHODS[SIMCLR], time.monotonic()
+    trial = {**trial_settings(SIMCLR, method.search, 0, 0), **parse_overrides(arguments.settings)}
+    base = resolve(read_recipe(arguments.recipe), num_images=len(source))
+
+    def training(epochs: int) -> MethodTraining:
+        common = {**_shared(base), "epochs": epochs, "seed": arguments.seed}
+        return MethodTraining(method, trial, source, method.configure(common, trial, num_images=len(source)))
+
+    plan = folder / _PLAN
+    if not plan.exists():
+        plan.write_text(json.dumps({"epochs": _epochs(training(base.epochs), 60 * arguments.minutes)}))
+    chosen = training(json.loads(plan.read_text())["epochs"])
+    chosen.run(folder)
+    spent = time.monotonic() - begin
+    about = {"spent": round(spent / 60, 1), "epochs": chosen.config.epochs, "size": base.global_size, "settings": trial}
+    return chosen.method.encoders(), about
+
+
+def _shared(base: Config) -> dict[str, Any]:
+    return {name: getattr(base, name) for name in _SHARED}
+
+
+def _epochs(training: MethodTraining, seconds: float) -> int:
+    """Return how many epochs fit into the time, as `carp train --minutes` estimates it."""
+    taken, before = list[float](), time.monotonic()
+    for batch in training.loader.batches(0, 1 + _TIMED_STEPS):
+        training.step(batch)
+        taken.append(time.monotonic() - before)
+        before = time.monotonic()
+    step = statistics.median(taken[1:])
+    return max(1, int(FOR_STEPS * seconds / (step * training.loader.steps_per_epoch)))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One row per encoder."""
+    lines = ["| method | encoder | minutes | epochs | k-NN, % |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        for branch, value in row["knn"].items():
+            trained = branch in ("student", "teacher")
+            about = (row["method"], branch, row["spent"], row["epochs"]) if trained else ("", branch, 0, 0)
+            lines.append(f"| {' | '.join(map(str, about))} | {value:.1f} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
