@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the jobs of one dataset that are left."""
     display = Display()
     comparison = _comparison(arguments, display)
-    jobs = comparison.effort.jobs(arguments.methods)
+    jobs = comparison.jobs(arguments.methods)
     count = 0 if arguments.dry_run else comparison.run(arguments.methods, display)
     finished = read_all(comparison.folder)
     done = {result.job.name for result in finished}

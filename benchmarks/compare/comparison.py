@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from benchmarks.compare.baselines import baseline_jobs, baseline_of, is_baseline
 from benchmarks.compare.effort import Effort, is_final
 from benchmarks.compare.images import ComparedImages
 from benchmarks.compare.measures import KNN, MEASURES, measured
@@ -50,9 +53,13 @@ class Comparison:
     effort: Effort
     tests: bool = True
 
+    def jobs(self, methods: Sequence[str]) -> list[Job]:
+        """Return the jobs of the methods, then the baselines."""
+        return self.effort.jobs([find_method(name).name for name in methods]) + baseline_jobs(self.effort.seeds)
+
     def run(self, methods: Sequence[str], display: Display) -> int:
         """Run all jobs of the methods that are left; return how many this process has run."""
-        jobs = self.effort.jobs([find_method(name).name for name in methods])
+        jobs = self.jobs(methods)
         check_batch_size(len(self.images.for_trials), self.common["batch_size"])
         open_study(self.folder, self.identity())
         for name in methods:  # a method that is added later does not change the study
@@ -60,13 +67,18 @@ class Comparison:
         tidy(self.folder)
 
         def work(job: Job, place: Path) -> None:
+            if is_baseline(job):
+                self.measure_baseline(job, place)
+                return
             made = self.do(self.effort.with_choice(self.folder, job), place)
             if made.notes:
                 display.warn(f"{job.title}: {made.notes[0]}")
 
-        return JobQueue(
-            self.folder, jobs, work, display.say, ready=lambda job: self.effort.is_ready(self.folder, job)
-        ).run()
+        def ready(job: Job) -> bool:
+            needed = [final for final in jobs if is_final(final)] if is_baseline(job) else [job]
+            return all(self.effort.is_ready(self.folder, each) for each in needed)  # test images wait for all choices
+
+        return JobQueue(self.folder, jobs, work, display.say, ready=ready).run()
 
     def do(self, job: Job, place: Path, *, save_steps: int | None = None) -> JobResult:
         """Train and measure one job, resume it if it was interrupted, and write its result.
@@ -85,7 +97,7 @@ class Comparison:
             steps = training.num_steps
             training.run(place, save_steps=save_steps)
             trained, cpu = time.monotonic() - start, time.process_time() - cpu
-            found = self._measured(training, job)
+            found = self._measured(training.method.encoders(), self.images.size, job)
             evaluation = time.monotonic() - start - trained
             times = {
                 "seconds": job_seconds(trained, resumed_at, steps, evaluation),
@@ -106,6 +118,18 @@ class Comparison:
             resumed_at=resumed_at,
             notes=notes,
         )
+        return self._written(job, values, place)
+
+    def measure_baseline(self, job: Job, place: Path) -> JobResult:
+        """Measure an encoder that is not trained."""
+        start = time.monotonic()
+        config = resolve({**self.common, "seed": job.seed}, num_images=len(self.images.train))
+        encoder, size = baseline_of(job.point.value, config)
+        found = self._measured({"student": encoder}, size, job)
+        seconds = time.monotonic() - start
+        return self._written(job, Measured(accuracies=found.pop(KNN), measures=found, seconds=seconds), place)
+
+    def _written(self, job: Job, values: Measured, place: Path) -> JobResult:
         made = JobResult.of(self.folder.name, job, values, kept=False, versions=versions())
         place.mkdir(parents=True, exist_ok=True)
         made.write(place)
@@ -113,17 +137,17 @@ class Comparison:
         return made
 
     def _is_tested(self, job: Job) -> bool:
-        return self.tests and is_final(job)
+        return self.tests and (is_final(job) or is_baseline(job))
 
-    def _measured(self, training: MethodTraining, job: Job) -> dict[str, dict[str, float]]:
-        encoders, images = training.method.encoders(), self.images
+    def _measured(self, encoders: Mapping[str, nn.Module], size: int, job: Job) -> dict[str, dict[str, float]]:
+        images = self.images
         if not self._is_tested(job):
-            names = MEASURES if is_final(job) else [KNN]
-            return measured(encoders, images.size, images.for_trials, images.judging, names)
+            names = MEASURES if is_final(job) or is_baseline(job) else [KNN]
+            return measured(encoders, size, images.for_trials, images.judging, names)
         described = {"images": len(images.tested), "fingerprint": images.tested.fingerprint}
         with in_turn(self.folder):
             open_study(self.folder / TEST, {"test": described})  # all final jobs use the same ones
-        return measured(encoders, images.size, images.train, images.tested, MEASURES)
+        return measured(encoders, size, images.train, images.tested, MEASURES)
 
     def identity(self) -> dict[str, Any]:
         """Return what must not change while jobs are added. The test images are not opened for it."""

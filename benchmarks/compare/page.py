@@ -44,6 +44,7 @@ they are near-copies, so those held out must not be in the bank.
 - **Test**: the chosen setting is trained again on all training images (or on as many as `--images` says) with seeds
   that no trial used. k-NN, linear classifiers on stored features (30 epochs) and k-means (NMI; 5 starts) use all
   training images; values are means ± standard deviations over seeds, in percent.
+- **Baselines**: the encoder with its initial weights (one per seed) and the raw pixels, by the same measures.
 - **CPU time** is that of one training on one thread. Other programs change it less than the time on the clock.
 """
 

@@ -3,10 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from benchmarks.compare.baselines import PIXELS, UNTRAINED
 from benchmarks.compare.measures import KNN, MEASURES
-from benchmarks.compare.summary import DatasetResults, MethodResults, values_of
+from benchmarks.compare.summary import DatasetResults, Finals, MethodResults, values_of
 from carp.report.figures.canvas import BRANCHES, INK, new_figure, save_figure, tidy
 
+_LINES = {UNTRAINED: ":", PIXELS: "--"}
 _APART = 0.14  # half the distance of student and teacher
 
 
@@ -19,8 +21,10 @@ def plot_dataset(dataset: DatasetResults, path: Path) -> None:
     ):
         for branch in BRANCHES:
             _draw(axis, rows, measure, branch)
+        for baseline in dataset.baselines:
+            _draw_baseline(axis, baseline, measure, named=number == 0)
         axis.set(xlabel="%", title=title)
-        axis.set_yticks(range(len(rows)), [row.method.title for row in rows])
+        axis.set_yticks(range(len(rows)), [row.title for row in rows])
         tidy(axis)
         if number == 0:
             axis.legend(fontsize=8, frameon=False, loc="lower right")
@@ -54,3 +58,9 @@ def _draw(axis: Any, rows: list[MethodResults], measure: str, branch: str) -> No
         elinewidth=1.1,
         label=label,
     )
+
+
+def _draw_baseline(axis: Any, baseline: Finals, measure: str, *, named: bool) -> None:
+    """Draw what a method must beat as a line from top to bottom."""
+    mean = baseline.best(measure)
+    axis.axvline(mean, color=INK, lw=0.9, ls=_LINES[baseline.name], alpha=0.6, label=baseline.title if named else None)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.compare.baselines import BASELINE, TITLES, baseline_jobs
 from benchmarks.compare.effort import CHOSEN, Effort, choose
 from benchmarks.compare.measures import KNN
-from benchmarks.compare.method import Method
 from benchmarks.compare.methods import KNOWN
 from carp.errors import DataError
 from carp.studies.job_result import JobResult, read_all
@@ -16,17 +16,12 @@ from carp.studies.study_folder import STUDY, read_study
 
 
 @dataclass(frozen=True)
-class MethodResults:
-    """All trials and all final jobs of one method on one dataset."""
+class Finals:
+    """The final jobs of a method or a baseline on one dataset: a row of the table."""
 
-    method: type[Method]
-    trials: tuple[JobResult, ...]
+    name: str
+    title: str
     finals: tuple[JobResult, ...]
-
-    @property
-    def chosen(self) -> JobResult:
-        """The trial that was chosen."""
-        return choose(self.trials)
 
     def mean(self, measure: str, branch: str) -> Mean | None:
         """Return the mean of a measure over the final jobs; None if the method has no such branch."""
@@ -45,12 +40,25 @@ class MethodResults:
 
 
 @dataclass(frozen=True)
+class MethodResults(Finals):
+    """All trials and all final jobs of one method on one dataset."""
+
+    trials: tuple[JobResult, ...]
+
+    @property
+    def chosen(self) -> JobResult:
+        """The trial that was chosen."""
+        return choose(self.trials)
+
+
+@dataclass(frozen=True)
 class DatasetResults:
-    """The methods that are complete on one dataset, and the jobs that are missing for the others."""
+    """The methods and baselines that are complete on one dataset, and the jobs that are missing for the others."""
 
     name: str
     study: dict[str, Any]
     methods: tuple[MethodResults, ...]
+    baselines: tuple[Finals, ...]
     missing: tuple[str, ...]
     trials: tuple[JobResult, ...]
 
@@ -78,25 +86,36 @@ def read_results(out: Path) -> list[DatasetResults]:
 def _read_dataset(folder: Path) -> DatasetResults:
     study, results = read_study(folder), read_all(folder)
     effort = effort_of(study)
-    trials = [result for result in results if result.variant != CHOSEN]
+    trials = [result for result in results if result.variant not in (CHOSEN, BASELINE)]
     started = [name for name in KNOWN if any(result.value == name for result in results)]
     wanted = {name: [job.name for job in effort.jobs([name])] for name in started}
+    for job in baseline_jobs(effort.seeds):
+        wanted.setdefault(job.point.value, []).append(job.name)
     done = {result.job.name for result in results}
     _check_equal_effort(folder, effort, trials, [result for result in results if result.variant == CHOSEN])
-    complete = [name for name in started if all(job in done for job in wanted[name])]
+    complete = [name for name, jobs in wanted.items() if all(job in done for job in jobs)]
     return DatasetResults(
         folder.name,
         study,
-        tuple(_of_method(name, trials, results) for name in complete),
-        tuple(job for name in started for job in wanted[name] if job not in done),
+        tuple(_of_method(name, trials, results) for name in complete if name in started),
+        tuple(_of_baseline(name, results) for name in complete if name in TITLES),
+        tuple(job for jobs in wanted.values() for job in jobs if job not in done),
         tuple(sorted(trials, key=lambda result: (list(KNOWN).index(result.value), result.place))),
     )
 
 
 def _of_method(name: str, trials: Sequence[JobResult], results: Sequence[JobResult]) -> MethodResults:
     own = sorted((trial for trial in trials if trial.value == name), key=lambda trial: trial.place)
-    finals = [result for result in results if result.value == name and result.variant == CHOSEN]
-    return MethodResults(KNOWN[name], tuple(own), tuple(sorted(finals, key=lambda result: result.seed)))
+    return MethodResults(name, KNOWN[name].title, _by_seed(name, CHOSEN, results), tuple(own))
+
+
+def _of_baseline(name: str, results: Sequence[JobResult]) -> Finals:
+    return Finals(name, TITLES[name], _by_seed(name, BASELINE, results))
+
+
+def _by_seed(name: str, variant: str, results: Sequence[JobResult]) -> tuple[JobResult, ...]:
+    found = [result for result in results if (result.value, result.variant) == (name, variant)]
+    return tuple(sorted(found, key=lambda result: result.seed))
 
 
 def _check_equal_effort(folder: Path, effort: Effort, trials: list[JobResult], finals: list[JobResult]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.compare.effort import judgement
 from benchmarks.compare.measures import MEASURES
-from benchmarks.compare.summary import DatasetResults, MethodResults, values_of
+from benchmarks.compare.summary import DatasetResults, Finals, MethodResults, values_of
 from carp.console.quantities import duration
 from carp.studies.study import BRANCHES, Mean
 
@@ -22,24 +22,25 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def results_table(dataset: DatasetResults) -> str:
-    """Return mean ± deviation of every measure and branch; the best of each measure is bold."""
+    """Return mean ± deviation of every measure and branch; the best of each measure is bold. Baselines come last."""
     head = ["method", *(f"{title}, {branch}" for title in MEASURES.values() for branch in BRANCHES), "CPU time"]
     best = {measure: max(row.best(measure) for row in dataset.methods) for measure in MEASURES}
 
-    def cell(row: MethodResults, measure: str, branch: str) -> str:
+    def cell(row: Finals, measure: str, branch: str) -> str:
         mean = row.mean(measure, branch)
         text = mean_text(mean)
-        return f"**{text}**" if mean is not None and mean.mean == best[measure] else text
+        is_best = isinstance(row, MethodResults) and mean is not None and mean.mean == best[measure]
+        return f"**{text}**" if is_best else text
 
     return markdown_table(
         head,
         (
             [
-                row.method.title,
+                row.title,
                 *(cell(row, measure, branch) for measure in MEASURES for branch in BRANCHES),
                 _NONE if row.cpu_seconds is None else duration(row.cpu_seconds),
             ]
-            for row in dataset.methods
+            for row in (*dataset.methods, *dataset.baselines)
         ),
     )
 
@@ -51,7 +52,7 @@ def choices_table(dataset: DatasetResults) -> str:
         head,
         (
             [
-                row.method.title,
+                row.title,
                 str(len(row.trials)),
                 str(sum(judgement(trial) is None for trial in row.trials)),
                 f"trial {row.chosen.place:g}",
@@ -69,15 +70,16 @@ def results_csv(datasets: Sequence[DatasetResults]) -> str:
     head = ["dataset", "method", "measure", "branch", "mean", "deviation", "seeds", "trials", "chosen_trial"]
     rows: list[list[Any]] = []
     for dataset in datasets:
-        for row in dataset.methods:
+        for row in (*dataset.methods, *dataset.baselines):
+            effort = [len(row.trials), f"{row.chosen.place:g}"] if isinstance(row, MethodResults) else [0, ""]
+            settings = _json(row.chosen.settings) if isinstance(row, MethodResults) else ""
             for measure in MEASURES:
                 for branch in BRANCHES:
                     if (mean := row.mean(measure, branch)) is None:
                         continue
                     numbers = [f"{mean.mean:.4f}", "" if mean.deviation is None else f"{mean.deviation:.4f}"]
-                    place = [dataset.name, row.method.name, measure, branch]
-                    effort = [mean.count, len(row.trials), f"{row.chosen.place:g}"]
-                    rows.append([*place, *numbers, *effort, _seconds(row.cpu_seconds), _json(row.chosen.settings)])
+                    place = [dataset.name, row.name, measure, branch]
+                    rows.append([*place, *numbers, mean.count, *effort, _seconds(row.cpu_seconds), settings])
     return _csv([*head, "cpu_seconds", "settings"], rows)
 
 
@@ -86,7 +88,7 @@ def jobs_csv(datasets: Sequence[DatasetResults]) -> str:
     head = ["dataset", "method", "job", "seed", "judged_by", *(f"{m}_{b}" for m in MEASURES for b in BRANCHES)]
     rows: list[list[Any]] = []
     for dataset in datasets:
-        finals = [final for row in dataset.methods for final in row.finals]
+        finals = [final for row in (*dataset.methods, *dataset.baselines) for final in row.finals]
         for result in (*dataset.trials, *finals):
             by = "test" if dataset.study["tests"] and result not in dataset.trials else "held-out"
             numbers = [values_of(result, measure).get(branch, "") for measure in MEASURES for branch in BRANCHES]

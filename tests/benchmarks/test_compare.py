@@ -20,6 +20,7 @@ from benchmarks.compare.__main__ import main
 from benchmarks.compare.comparison import Comparison, common_settings
 from benchmarks.compare.effort import Effort, choose
 from benchmarks.compare.images import ComparedImages
+from benchmarks.compare.measures import measured
 from benchmarks.compare.methods import IDEAS, KNOWN, METHODS, find_method
 from benchmarks.compare.page import write_comparison
 from benchmarks.compare.ranges import trial_settings
@@ -30,6 +31,7 @@ from benchmarks.compare.training import MethodTraining
 from carp.config.recipe import read_recipe
 from carp.console.progress import Display
 from carp.errors import CheckpointError, ConfigError, DataError
+from carp.evaluation.nearest_neighbours import knn_accuracy
 from carp.images.loading.loader import Batch
 from carp.images.sources.array import ArraySource
 from carp.studies.job_result import JobResult, read_job_result
@@ -60,12 +62,12 @@ def coloured(count: int, seed: int = 0) -> ArraySource:
     return ArraySource(pixels.astype(np.uint8), labels.astype(np.int64), ("0", "1", "2", "3"), name="colours")
 
 
-def training(name: str, source: ArraySource, *, epochs: int = 2, small: bool = True) -> MethodTraining:
+def training(name: str, source: ArraySource, *, epochs: int = 2, seed: int = 0, small: bool = True) -> MethodTraining:
     method = find_method(name)
     trial = trial_settings(name, method.search, 0, 0)
     if small:
         trial |= {key: value for key, value in SMALL.items() if key in trial}
-    config = method.configure({**COMMON, "epochs": epochs}, trial, num_images=len(source))
+    config = method.configure({**COMMON, "epochs": epochs, "seed": seed}, trial, num_images=len(source))
     if small:
         config = config.model_copy(update={"num_prototypes": 64, "block_size": 8, "embedding": 16})
     return MethodTraining(method, trial, source, config)
@@ -234,7 +236,7 @@ def comparison(folder: Path, test: Any, **effort: Any) -> Comparison:
 def finished(tmp_path_factory: pytest.TempPathFactory, small_methods: None) -> tuple[Path, Watched]:
     out = tmp_path_factory.mktemp("compare")
     test = Watched(coloured(24, seed=1), out / "colours")
-    assert comparison(out / "colours", test).run(NAMES, Display(quiet=True)) == 8
+    assert comparison(out / "colours", test).run(NAMES, Display(quiet=True)) == 8 + 3
     return out, test
 
 
@@ -251,7 +253,7 @@ def test_test_images_are_opened_after_the_choice_and_finished_jobs_are_not_repea
     out, test = finished
     assert {f"{name}-trial-{n}-seed0" for name in NAMES for n in range(2)} <= set(test.done)
     before = {path: path.read_text() for path in out.rglob("job.json")}
-    assert len(before) == 8
+    assert len(before) == 8 + 3
     again = comparison(copy_of(out, tmp_path) / "colours", NeverOpened())
     assert again.run(NAMES, Display(quiet=True)) == 0
     assert {path: path.read_text() for path in out.rglob("job.json")} == before
@@ -279,7 +281,7 @@ def stored(out: Path, job: Job) -> JobResult:
 
 def test_ideas_are_chosen_without_test_images_and_one_may_be_added_later(small_methods: None, tmp_path: Path) -> None:
     plan = replace(comparison(tmp_path / "ideas", NeverOpened(), seeds=(1,)), tests=False)
-    assert plan.run(["simclr"], Display(quiet=True)) == 3
+    assert plan.run(["simclr"], Display(quiet=True)) == 3 + 2  # with the baselines
     assert plan.run(NAMES, Display(quiet=True)) == 3
     final = read_job_result(tmp_path / "ideas" / plan.effort.jobs(["byol"])[-1].name)
     assert final is not None
@@ -355,22 +357,42 @@ def test_a_trial_that_diverges_counts_and_is_not_chosen(finished: tuple[Path, Wa
 def test_tables_plot_and_page(finished: tuple[Path, Watched], tmp_path: Path) -> None:
     out = copy_of(finished[0], tmp_path / "out")
     (dataset,) = write_comparison(out, tmp_path / "docs" / "comparison.md")
-    assert [row.method.name for row in dataset.methods] == ["simclr", "byol"]
+    assert [row.name for row in dataset.methods] == ["simclr", "byol"]
     table = (out / "table.md").read_text()
     finals = [stored(out, Job(Effort().jobs(["byol"])[-1].point, seed)) for seed in (1, 2)]
     mean = 100 * float(np.mean([final.accuracies["teacher"] for final in finals]))
     assert f"{mean:.1f} ± " in next(line for line in table.splitlines() if line.startswith("| BYOL"))
     assert "| 2 | 0 | trial " in table
-    rows = list(csv.DictReader((out / "table.csv").open()))
-    assert {row["measure"] for row in rows} == {"knn", "linear", "nmi"}
+    every = list(csv.DictReader((out / "table.csv").open()))
+    assert {row["measure"] for row in every} == {"knn", "linear", "nmi"}
+    rows = [row for row in every if row["method"] in NAMES]
     assert all(0 <= float(row["mean"]) <= 100 and row["trials"] == "2" and row["seeds"] == "2" for row in rows)
     jobs = list(csv.DictReader((out / "trials.csv").open()))
-    assert sorted(row["judged_by"] for row in jobs) == ["held-out"] * 4 + ["test"] * 4
+    assert sorted(row["judged_by"] for row in jobs) == ["held-out"] * 4 + ["test"] * (4 + 3)
     assert json.loads(jobs[0]["settings"])["temperature"] == 0.5
     page = (tmp_path / "docs" / "comparison.md").read_text()
     assert (tmp_path / "docs/images/comparison-colours.png").stat().st_size > 1000
     assert "images/comparison-colours.png" in page
     assert all(method.title in page for method in METHODS.values())
+
+
+def test_baselines_are_the_initial_encoder_and_the_pixels(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+    out = finished[0]
+    (dataset,) = read_results(out)
+    untrained, pixels = dataset.baselines
+    assert [len(row.finals) for row in dataset.baselines] == [2, 1]
+    bank, queries = coloured(5 * BATCH), coloured(24, seed=1)
+    assert bank.labels is not None
+    assert queries.labels is not None
+    flat = [source.images.reshape(len(source), -1).astype(np.float32) / 255 for source in (bank, queries)]
+    expected = knn_accuracy(*(array for pair in ((flat[0], bank.labels), (flat[1], queries.labels)) for array in pair))
+    assert pixels.finals[0].accuracies["student"] == pytest.approx(expected, abs=1 / 24)
+    initial = training("simclr", bank, seed=1).method.encoders()
+    found = measured(initial, SIZE, bank, queries, ["knn"])["knn"]["student"]
+    assert untrained.finals[0].accuracies["student"] == found
+    write_comparison(copy_of(out, tmp_path))
+    table = (tmp_path / "table.md").read_text()
+    assert table.index("| BYOL") < table.index("| untrained encoder") < table.index("| raw pixels")
 
 
 def test_unequal_trials_are_refused(finished: tuple[Path, Watched], tmp_path: Path) -> None:
@@ -406,7 +428,7 @@ def test_an_unfinished_method_is_not_in_the_table(finished: tuple[Path, Watched]
     out = copy_of(finished[0], tmp_path)
     (out / "colours" / "byol-chosen-seed2" / "job.json").unlink()
     (dataset,) = read_results(out)
-    assert [row.method.name for row in dataset.methods] == ["simclr"]
+    assert [row.name for row in dataset.methods] == ["simclr"]
     assert dataset.missing == ("byol-chosen-seed2",)
 
 

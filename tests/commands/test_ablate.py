@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
@@ -163,8 +164,32 @@ def test_dry_run_lists_the_jobs_and_writes_nothing(cli: Cli, labelled: Path, rec
     words = ["--data", labelled, "--recipe", recipe, "--out", tmp_path / "out", "--seeds", "0,1", "--dry-run"]
     code, out, _ = cli("ablate", "partition", *words, "epochs=8", "--variants", "fixed")
     assert code == 0
-    assert out.splitlines() == [f"to do: {epochs}-fixed-seed{seed}" for seed in (0, 1) for epochs in (2, 4, 6, 8)]
+    *listed, total = out.splitlines()
+    assert listed == [f"to do: {epochs}-fixed-seed{seed}" for seed in (0, 1) for epochs in (2, 4, 6, 8)]
+    assert total == "in total: 8 jobs to do, the time is known when the first is done"
     assert not (tmp_path / "out").exists()
+
+
+def test_dry_run_of_a_started_study_says_how_long_the_rest_takes(
+    cli: Cli, labelled: Path, recipe: Path, tmp_path: Path
+) -> None:
+    words = ["ablate", "batch-size", "--values", "16", "--data", labelled, "--recipe", recipe]
+    words += ["--out", tmp_path / "out"]
+        "ablate",
+        "batch-size",
+        "--values",
+        "16",
+        "--data",
+        labelled,
+        "--recipe",
+        recipe,
+        "--out",
+        tmp_path / "out",
+    ]
+    assert cli(*words, "--seeds", "0", "epochs=1")[0] == 0
+    code, out, _ = cli(*words, "--seeds", "0,1", "--dry-run", "epochs=1")
+    assert code == 0
+    assert re.search(r"^in total: 1 job to do, about [\w. ]+ one by one$", out, re.MULTILINE)
 
 
 def test_values_that_cannot_work_are_skipped_not_refused(
@@ -178,10 +203,10 @@ def test_values_that_cannot_work_are_skipped_not_refused(
     assert "skipped block size N_B 12: block_size must divide num_prototypes (64)" in twelve
     assert "skipped block size N_B 128: block_size must be at most num_prototypes (64)" in large
     code, out, err = cli("ablate", "batch-size", *words, "--values", "16,128")
-    assert (code, out) == (0, "to do: 16-seed0\n")
+    assert (code, out.splitlines()[0]) == (0, "to do: 16-seed0")
     assert "skipped batch size 128: batch_size is 128 but there are only 66 images" in err
     code, out, err = cli("ablate", "block-size", *words, "--values", "8", "teacher_momentum=0")
-    assert out == "to do: 8-with-teacher-seed0\n"
+    assert out.splitlines()[0] == "to do: 8-with-teacher-seed0"
     assert "its settings are those of 8, with teacher" in err
     assert_refused(cli("ablate", "batch-size", *words, "--values", "128"), "no value of batch-size can be used", "66")
 

@@ -94,7 +94,7 @@ def test_retrieval_copies_and_few_shot(cli: Cli, own_run: Path, tmp_path: Path) 
     for name in ("rparis6k", "inat2018"):
         assert f"missing: {name}: " in err
     code, _, err = cli("eval", "paper", own_run, "--root", root, *words)
-    assert "in total: nothing to do" in err
+    assert "in total: all is done" in err
 
 
 def test_the_same_command_computes_nothing_again(cli: Cli, own_run: Path, datasets: Path) -> None:
@@ -103,7 +103,7 @@ def test_the_same_command_computes_nothing_again(cli: Cli, own_run: Path, datase
     before = {path: path.read_bytes() for path, _ in written(own_run).values()}
     code, out, err = cli(*words)
     assert code == 0
-    assert "in total: nothing to do" in err
+    assert "in total: all is done" in err
     assert "own (teacher)" in out
     assert {path: path.read_bytes() for path, _ in written(own_run).values()} == before
     first, second = (carp.evaluate_paper(own_run, datasets, only="knn") for _ in range(2))

@@ -96,8 +96,19 @@ def _print(study: "Study", *, planned: bool) -> None:
         print_study(study)
     for job in study.missing if planned else ():
         say(f"to do: {job}")
+    if planned and study.missing:
+        say(f"in total: {_total(study)}")
     if study.rows:
         say(f"study: {study.folder}   table: {study.folder / 'table.md'}   plot: {study.folder / 'plot.png'}")
+
+
+def _total(study: "Study") -> str:
+    """Return how many jobs are left, and how long they take."""
+    from carp.console.quantities import counted, duration
+
+    seconds = study.seconds_left
+    time = "the time is known when the first is done" if seconds is None else f"about {duration(seconds)} one by one"
+    return f"{counted(len(study.missing), 'job')} to do, {time}"
 
 
 def _words(given: dict[str, Any]) -> list[str]:

@@ -22,7 +22,7 @@ from carp.runs.run_folder import open_run, versions
 from carp.studies.ablations import Ablation, Texts, find_ablation, split
 from carp.studies.job_folder import newest_step, remove_large, tidy
 from carp.studies.job_result import JobResult, read_all
-from carp.studies.jobs import JobQueue
+from carp.studies.jobs import JobQueue, estimate
 from carp.studies.measure import EARLY_ENDS, job_seconds, measure_run
 from carp.studies.points import Job, Point, all_jobs
 from carp.studies.published import published_ablations
@@ -127,6 +127,7 @@ def ablate(
 def _study(ablation: Ablation, folder: Path, jobs: Sequence[Job], notes: Sequence[str]) -> Study:
     results = read_all(folder)
     names = {result.job.name for result in results}
+    left = [job for job in jobs if job.name not in names]
     return Study(
         name=ablation.name,
         title=ablation.title,
@@ -135,8 +136,9 @@ def _study(ablation: Ablation, folder: Path, jobs: Sequence[Job], notes: Sequenc
         folder=folder,
         rows=rows_of(results, list(ablation.variants)),
         published=published_ablations().get(ablation.name),
-        missing=tuple(job.name for job in jobs if job.name not in names),
+        missing=tuple(job.name for job in left),
         notes=tuple(notes),
+        seconds_left=estimate(left, results, jobs),
     )
 
 

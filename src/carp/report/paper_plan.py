@@ -32,18 +32,21 @@ def describe_plan(groups: Mapping[str, Sequence[Evaluation]], root: Path) -> lis
             str(done),
             _time(group) if usable else "–",
         )
-    to_do = [one for one in every.values() if one.state == "to do"]
-    lines = plain_text(table).splitlines()
-    lines.append(
-        f"in total: {counted(len(to_do), 'evaluation')} to do, about {duration(sum(one.seconds for one in to_do))} "
-        "(measured on a few images; features that are stored already take no time)"
-        if to_do
-        else "in total: nothing to do"
-    )
+    lines = [*plain_text(table).splitlines(), f"in total: {_total(list(every.values()), root)}"]
     for heading, state in (("missing", "absent"), ("cannot be read", "broken")):
         entries = {one.name: one.dataset for one in every.values() if one.state == state}
         lines += [f"{heading}: {name}: {how_to_get(entry, root)}" for name, entry in entries.items()]
     return lines
+
+
+def _total(every: Sequence[Evaluation], root: Path) -> str:
+    to_do = [one.seconds for one in every if one.state == "to do"]
+    if to_do:
+        return (
+            f"{counted(len(to_do), 'evaluation')} to do, about {duration(sum(to_do))} "
+            "(measured on a few images; features that are stored already take no time)"
+        )
+    return "all is done" if any(one.state == "done" for one in every) else f"{root} has none of the datasets"
 
 
 def _time(group: Sequence[Evaluation]) -> str:

@@ -87,6 +87,7 @@ class Study:
         published: The paper's values; None if the paper has none.
         missing: Requested jobs without a result.
         notes: Values that were left out, and why.
+        seconds_left: How long the missing jobs take, one after the other; None if no finished job has a time.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Study:
     published: Published | None
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    seconds_left: float | None = None
 
     def __repr__(self) -> str:
         done = sum(len(row.results) for row in self.rows)
