@@ -175,17 +175,6 @@ def test_dry_run_of_a_started_study_says_how_long_the_rest_takes(
 ) -> None:
     words = ["ablate", "batch-size", "--values", "16", "--data", labelled, "--recipe", recipe]
     words += ["--out", tmp_path / "out"]
-        "ablate",
-        "batch-size",
-        "--values",
-        "16",
-        "--data",
-        labelled,
-        "--recipe",
-        recipe,
-        "--out",
-        tmp_path / "out",
-    ]
     assert cli(*words, "--seeds", "0", "epochs=1")[0] == 0
     code, out, _ = cli(*words, "--seeds", "0,1", "--dry-run", "epochs=1")
     assert code == 0
