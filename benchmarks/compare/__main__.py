@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -12,13 +13,14 @@ from benchmarks.compare.effort import TRIAL_SEED, Effort
 from benchmarks.compare.images import ComparedImages
 from benchmarks.compare.methods import KNOWN, METHODS
 from benchmarks.compare.page import write_comparison
-from benchmarks.compare.summary import read_results
+from benchmarks.compare.summary import effort_of, read_results
 from carp.config.recipe import parse_overrides
 from carp.console.progress import Display
 from carp.console.quantities import counted, duration
 from carp.errors import CarpError, ConfigError, DataError, Interrupted
 from carp.studies.job_result import read_all
 from carp.studies.jobs import estimate
+from carp.studies.study_folder import STUDY, read_study
 
 OUT = Path("benchmarks/results/compare")
 
@@ -79,11 +81,20 @@ def _comparison(arguments: argparse.Namespace, display: Display) -> Comparison:
     if arguments.trials < 1:
         raise ConfigError(f"--trials must be at least 1, received {arguments.trials}.")
     effort = Effort(arguments.trials, seeds, arguments.search_seed)
+    if arguments.choices is not None:
+        effort = replace(_effort_of(arguments.out / arguments.choices), seeds=seeds)
     settings = _common(arguments)
     if ":" not in arguments.test and not Path(arguments.test).exists():
         raise DataError(f"there are no test images at {arguments.test}. Check --test.")
     folder, images = arguments.out / arguments.name, _images(arguments, display)
-    return Comparison(folder, images, settings, effort, tests=not arguments.held_out_only)
+    tests, choices = not arguments.held_out_only, arguments.choices
+    return Comparison(folder, images, settings, effort, tests=tests, choices=choices)
+
+
+def _effort_of(folder: Path) -> Effort:
+    if not (folder / STUDY).exists():
+        raise ConfigError(f"--choices: there is no comparison {folder.name} in {folder.parent}. Run its trials first.")
+    return effort_of(read_study(folder))
 
 
 def _common(arguments: argparse.Namespace) -> dict[str, object]:
@@ -120,6 +131,11 @@ def _parser() -> argparse.ArgumentParser:
         "--held-out-only",
         action="store_true",
         help="measure the final jobs by held-out images, and leave the test images alone: to choose among ideas",
+    )
+    one.add_argument(
+        "--choices",
+        metavar="NAME",
+        help="take the settings that the trials of this comparison chose, and run final jobs only: for a longer budget",
     )
     one.add_argument("--out", type=Path, default=OUT)
     one.add_argument("--dry-run", action="store_true", help="only print how many jobs are left, and how long they take")

@@ -45,6 +45,7 @@ class Comparison:
         common: The settings that all methods share.
         effort: Trials and seeds.
         tests: Whether final jobs are measured by test images; otherwise they are like trials with other seeds.
+        choices: Another comparison in the same place whose trials chose the settings; None is this one.
     """
 
     folder: Path
@@ -52,10 +53,18 @@ class Comparison:
     common: Mapping[str, Any]
     effort: Effort
     tests: bool = True
+    choices: str | None = None
+
+    @property
+    def trials_folder(self) -> Path:
+        """The folder of the trials that choose the settings."""
+        return self.folder if self.choices is None else self.folder.with_name(self.choices)
 
     def jobs(self, methods: Sequence[str]) -> list[Job]:
-        """Return the jobs of the methods, then the baselines."""
-        return self.effort.jobs([find_method(name).name for name in methods]) + baseline_jobs(self.effort.seeds)
+        """Return the jobs of the methods, then the baselines; the trials of another comparison are not repeated."""
+        own = self.effort.jobs([find_method(name).name for name in methods])
+        finals = own if self.choices is None else [job for job in own if is_final(job)]
+        return finals + baseline_jobs(self.effort.seeds)
 
     def run(self, methods: Sequence[str], display: Display) -> int:
         """Run all jobs of the methods that are left; return how many this process has run."""
@@ -63,6 +72,7 @@ class Comparison:
         check_batch_size(len(self.images.for_trials), self.common["batch_size"])
         open_study(self.folder, self.identity())
         for name in methods:  # a method that is added later does not change the study
+            self._check_choice(name)
             open_study(self.folder / DEFINITIONS / name, {"method": _described(name)})
         tidy(self.folder)
 
@@ -70,15 +80,23 @@ class Comparison:
             if is_baseline(job):
                 self.measure_baseline(job, place)
                 return
-            made = self.do(self.effort.with_choice(self.folder, job), place)
+            made = self.do(self.effort.with_choice(self.trials_folder, job), place)
             if made.notes:
                 display.warn(f"{job.title}: {made.notes[0]}")
 
-        def ready(job: Job) -> bool:
+        def ready(job: Job) -> bool:  # test images wait for all choices
             needed = [final for final in jobs if is_final(final)] if is_baseline(job) else [job]
-            return all(self.effort.is_ready(self.folder, each) for each in needed)  # test images wait for all choices
+            return all(self.effort.is_ready(self.trials_folder, each) for each in needed)
 
         return JobQueue(self.folder, jobs, work, display.say, ready=ready).run()
+
+    def _check_choice(self, name: str) -> None:
+        """Raise if another comparison is to choose the settings of a method and has not done so."""
+        if self.choices is None:
+            return
+        if not self.effort.is_ready(self.trials_folder, self.effort.jobs([name])[-1]):
+            raise ConfigError(f"--choices {self.choices} has not finished the trials of {name}. Finish them first.")
+        open_study(self.trials_folder / DEFINITIONS / name, {"method": _described(name)}, write=False)
 
     def do(self, job: Job, place: Path, *, save_steps: int | None = None) -> JobResult:
         """Train and measure one job, resume it if it was interrupted, and write its result.
@@ -152,12 +170,14 @@ class Comparison:
     def identity(self) -> dict[str, Any]:
         """Return what must not change while jobs are added. The test images are not opened for it."""
         images, effort = self.images, self.effort
+        chosen_by = {} if self.choices is None else {"choices": self.choices}
         settings = decisive(resolve(self.common, num_images=len(images.train)))
         return {
             "name": self.folder.name,
             "settings": {key: settings[key] for key in sorted(self.common)},
             "effort": {"trials": effort.trials, "seeds": list(effort.seeds), "search_seed": effort.search_seed},
             "tests": self.tests,
+            **chosen_by,
             "data": {
                 "images": len(images.train),
                 "fingerprint": images.train.fingerprint,

@@ -75,19 +75,23 @@ def page_text(datasets: Sequence[DatasetResults], *, with_plots: bool) -> str:
 def _section(dataset: DatasetResults, *, with_plot: bool = False) -> str:
     settings, data, effort = dataset.study["settings"], dataset.study["data"], dataset.effort
     views = f", {settings['local_views']} local views where the paper has them" if settings.get("local_views") else ""
+    judged = (
+        f"Trials train on {data['trials_trained_on']:,} images and are judged by {data['held_out']:,} others; their "
+        f"draws have seed {effort.search_seed}."
+        if dataset.choices is None
+        else f"The settings are those that the trials of {dataset.choices} chose: there are none on this budget."
+    )
     lines = [
         f"## {dataset.name}",
         f"{data['trained_on']:,} images of {settings['global_size']} pixels, {counted(settings['epochs'], 'epoch')}, "
-        f"batch {settings['batch_size']}, {settings['precision']}{views}. Trials train on "
-        f"{data['trials_trained_on']:,} images and are judged by {data['held_out']:,} others; their draws have seed "
-        f"{effort.search_seed}."
+        f"batch {settings['batch_size']}, {settings['precision']}{views}. {judged}"
         f"{'' if dataset.study['tests'] else ' The final jobs are judged by them too; no test images were opened.'}",
         "",
     ]
     if dataset.methods:
         if with_plot:
             lines += [f"![{dataset.name}](images/comparison-{dataset.name}.png)", ""]
-        lines += [results_table(dataset), choices_table(dataset)]
+        lines += [results_table(dataset)] + ([choices_table(dataset)] if dataset.choices is None else [])
     if dataset.missing:
         some = ", ".join(dataset.missing[:_FEW]) + (" …" if len(dataset.missing) > _FEW else "")
         lines.append(f"{counted(len(dataset.missing), 'job')} not done yet: {some}\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.baselines import BASELINE, TITLES, baseline_jobs
-from benchmarks.compare.effort import CHOSEN, Effort, choose
+from benchmarks.compare.effort import CHOSEN, Effort, choose, is_final
 from benchmarks.compare.measures import KNN
 from benchmarks.compare.methods import KNOWN
 from carp.errors import DataError
@@ -67,6 +67,11 @@ class DatasetResults:
         """The effort of every method."""
         return effort_of(self.study)
 
+    @property
+    def choices(self) -> str | None:
+        """The comparison whose trials chose the settings; None if this one's did."""
+        return self.study.get("choices")
+
 
 def values_of(result: JobResult, measure: str) -> dict[str, float]:
     """Return a measure of a job by branch."""
@@ -85,14 +90,16 @@ def read_results(out: Path) -> list[DatasetResults]:
 
 def _read_dataset(folder: Path) -> DatasetResults:
     study, results = read_study(folder), read_all(folder)
-    effort = effort_of(study)
-    trials = [result for result in results if result.variant not in (CHOSEN, BASELINE)]
+    effort, choices = effort_of(study), study.get("choices")
+    tried = results if choices is None else read_all(folder.with_name(choices))
+    trials = [result for result in tried if result.variant not in (CHOSEN, BASELINE)]
     started = [name for name in KNOWN if any(result.value == name for result in results)]
-    wanted = {name: [job.name for job in effort.jobs([name])] for name in started}
+    wanted = {name: [job.name for job in effort.jobs([name]) if choices is None or is_final(job)] for name in started}
     for job in baseline_jobs(effort.seeds):
         wanted.setdefault(job.point.value, []).append(job.name)
     done = {result.job.name for result in results}
-    _check_equal_effort(folder, effort, trials, [result for result in results if result.variant == CHOSEN])
+    finals = [result for result in results if result.variant == CHOSEN]
+    _check_equal_effort(folder, effort, [trial for trial in trials if trial.value in started], finals)
     complete = [name for name, jobs in wanted.items() if all(job in done for job in jobs)]
     return DatasetResults(
         folder.name,
@@ -100,7 +107,7 @@ def _read_dataset(folder: Path) -> DatasetResults:
         tuple(_of_method(name, trials, results) for name in complete if name in started),
         tuple(_of_baseline(name, results) for name in complete if name in TITLES),
         tuple(job for jobs in wanted.values() for job in jobs if job not in done),
-        tuple(sorted(trials, key=lambda result: (list(KNOWN).index(result.value), result.place))),
+        () if choices else tuple(sorted(trials, key=lambda result: (list(KNOWN).index(result.value), result.place))),
     )
 
 

@@ -395,6 +395,29 @@ def test_baselines_are_the_initial_encoder_and_the_pixels(finished: tuple[Path, 
     assert table.index("| BYOL") < table.index("| untrained encoder") < table.index("| raw pixels")
 
 
+def test_a_longer_budget_takes_the_settings_of_another_comparison(
+    finished: tuple[Path, Watched], tmp_path: Path
+) -> None:
+    out = copy_of(finished[0], tmp_path / "out")
+    short = comparison(out / "colours", coloured(24, seed=1))
+    longer = replace(short, folder=out / "colours-long", common={**short.common, "epochs": 2}, choices="colours")
+    assert longer.run(NAMES, Display(quiet=True)) == 4 + 3  # no trials
+    first, second = write_comparison(out)
+    assert (first.name, second.name, second.trials) == ("colours", "colours-long", ())
+    for before, after in zip(first.methods, second.methods, strict=True):
+        assert after.chosen.settings == before.chosen.settings
+        assert [final.settings for final in after.finals] == [after.chosen.settings] * 2
+        assert after.finals[0].steps == 2 * before.finals[0].steps
+    text = (out / "table.md").read_text().split("## colours-long")[1]
+    assert "those that the trials of colours chose" in text
+    assert "| trials |" not in text
+    with pytest.raises(ConfigError, match="--choices colours has not finished the trials of moco"):
+        longer.run(["moco"], Display(quiet=True))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(CheckpointError, match="length"):
+        patch.setattr(find_method("byol"), "length", 0.5)
+        longer.run(NAMES, Display(quiet=True))
+
+
 def test_unequal_trials_are_refused(finished: tuple[Path, Watched], tmp_path: Path) -> None:
     def changed(change: Callable[[Path], object], name: str) -> Path:
         out = copy_of(finished[0], tmp_path / name)
@@ -460,6 +483,7 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         (["--set", "flipp=0"], "Did you mean 'flip'"),
         (["--test", "nowhere"], "no test images at nowhere"),
         (["--size", "224"], "at most 64"),
+        (["--choices", "y"], "there is no comparison y in"),
     ):
         assert main([*words, *more]) == 2
         message = capsys.readouterr().err
