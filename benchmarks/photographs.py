@@ -20,8 +20,8 @@ from typing import Any
 from torch import nn
 
 import carp
+from benchmarks.compare.effort import Effort
 from benchmarks.compare.methods import METHODS
-from benchmarks.compare.ranges import trial_settings
 from benchmarks.compare.training import MethodTraining
 from benchmarks.shared import Results, knn_of
 from carp.config import Config, resolve
@@ -78,7 +78,7 @@ def _simclr(folder: Path, source: Source, arguments: argparse.Namespace) -> tupl
     """Train SimCLR for as many epochs as fit into the time; the number is kept, so that a resumed run has the same."""
     folder.mkdir(parents=True, exist_ok=True)
     method, begin = METHODS[SIMCLR], time.monotonic()
-    trial = {**trial_settings(SIMCLR, method.search, 0, 0), **parse_overrides(arguments.settings)}
+    trial = {**Effort().trial(SIMCLR, 0).point.settings, **parse_overrides(arguments.settings)}
     base = resolve(read_recipe(arguments.recipe), num_images=len(source))
 
     def training(epochs: int) -> MethodTraining:

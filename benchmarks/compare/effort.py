@@ -39,7 +39,8 @@ class Effort:
 
     def trial(self, method: str, number: int) -> Job:
         """Return a trial with its settings."""
-        settings = trial_settings(method, find_method(method).search, number, self.search_seed)
+        search = find_method(method).search
+        settings = trial_settings(method, search, number, trials=self.trials, seed=self.search_seed)
         return Job(Point(method, f"{_TRIAL}{number}", settings, place=number), TRIAL_SEED)
 
     def is_ready(self, folder: Path, job: Job) -> bool:

@@ -18,8 +18,7 @@ from carp.config import Config, resolve
 from carp.model.encoder import build_encoder, num_features
 from carp.training.optimiser import build_optimiser
 
-LARS_LR = (0.1, 8.0)  # the same for all methods that use LARS, per 256 images
-SGD_LR = (0.01, 1.0)
+LR_FACTORS = (0.5, 10.0)  # of the published learning rate: a hundred times fewer steps may need a larger one
 MOMENTA = (0.9, 0.97, 0.99, 0.996)  # of teachers
 WIDTHS = (512, 1024, 2048)  # of projectors' hidden layers
 
@@ -144,14 +143,10 @@ def teacher_of(networks: nn.Sequential, student: nn.Sequential) -> nn.Sequential
     return networks.requires_grad_(False)
 
 
-def lars_lr(published: float) -> LogUniform:
-    """The range of learning rates that all methods with LARS share."""
-    return LogUniform(*LARS_LR, published=published)
-
-
-def sgd_lr(published: float) -> LogUniform:
-    """The range of learning rates that all methods with SGD share."""
-    return LogUniform(*SGD_LR, published=published)
+def learning_rate(published: float) -> LogUniform:
+    """The range of learning rates, per 256 images, around a published one."""
+    low, high = LR_FACTORS
+    return LogUniform(low * published, high * published, published=published)
 
 
 def momentum(published: float) -> Choice:

@@ -19,15 +19,22 @@ _INTRODUCTION = """# Methods compared
 
 CARP and seven other methods, each with the same encoder, images, views per image, batch, steps and number of trials:
 
-    python -m benchmarks.compare run --name cifar10 --train cifar10/train --test cifar10/test --epochs 10
-    python -m benchmarks.compare run --name gtsrb --train gtsrb/train --test gtsrb/test --epochs 30 --group '\\d+/\\d+_'
+    python -m benchmarks.compare run --name cifar10 --train cifar10/train --test cifar10/test --images 10000 --epochs 3
+    python -m benchmarks.compare run --name cifar10-ten-epochs --choices cifar10 --train cifar10/train \\
+        --test cifar10/test --epochs 10
+    python -m benchmarks.compare run --name gtsrb --train gtsrb_48/train --test gtsrb_48/test --images 10000 \\
+        --epochs 3 --group '\\d+/\\d+_' --set flip=0
     python -m benchmarks.compare run --name pets --train dataset:pets:train --test dataset:pets:test --root pets \\
-        --size 64 --epochs 60
+        --size 64 --epochs 10
     python -m benchmarks.compare table --page docs/comparison.md
 
 Run a command again to continue it, or several times at once to share its jobs. The last command writes this page from
-the result files. `--images 5000 --epochs 4` is a short budget. `--group` keeps the frames of one traffic sign together:
-they are near-copies, so those held out must not be in the bank.
+the result files. `--group` keeps the frames of one traffic sign together: they are near-copies, so those held out must
+not be in the bank. [What we read from the tables](results.md#methods-compared) is in the results.
+
+Trials on ten epochs of CIFAR-10 would take about 50 hours of one core. So the trials run on a short budget, and
+`--choices` then trains the settings that they chose for longer. A method whose best settings depend most on the length
+of training loses most by this.
 
 ## Rules
 - **The same for all**: the encoder of the recipe `cifar10-cpu` with the same initial weights, the images and their
@@ -37,8 +44,9 @@ they are near-copies, so those held out must not be in the bank.
   heads come from `lightly` where it has them. Projector widths, prototypes and outputs are a quarter of the published
   ones, as the encoder's channels are, and at least 128.
 - **Trials**: every method has the same number. Trial 0 is the published setting; the others are drawn at random from
-  the ranges below. All methods with LARS share one range of learning rates, and so do all with SGD. A trial that
-  diverges counts.
+  the ranges below, spread evenly over each (a Latin hypercube). Learning rates go from half to ten times the
+  published one, because training is much shorter. Projector widths are searched for methods with at most two other
+  settings. A trial that diverges counts.
 - **Choice**: by k-NN (k = 20) on training images that no trial trains on, of the branch that the method's paper
   evaluates. Test images are opened only after it.
 - **Test**: the chosen setting is trained again on all training images (or on as many as `--images` says) with seeds

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
+import numpy as np
+
 from carp.random import Purpose, key, uniforms
 
 
@@ -63,17 +65,22 @@ class Choice(Range):
         return ", ".join("none" if value is None else f"{value:g}" for value in self.values)
 
 
-def trial_settings(method: str, search: Mapping[str, Range], number: int, seed: int) -> dict[str, Any]:
+def trial_settings(method: str, search: Mapping[str, Range], number: int, *, trials: int, seed: int) -> dict[str, Any]:
     """Return the settings of a trial: trial 0 is the published setting, all others are drawn.
 
-    A draw depends on the seed, the method, the trial and the name of the setting alone, so that another setting in the
-    range does not change it.
+    The draws of a setting are spread evenly over its range (a Latin hypercube): of n drawn trials, one is in each n-th
+    of it, in random order. With as few trials as here, independent draws leave out half a range too often. A draw
+    depends on the seed, the method, the trials and the name of the setting alone, so that another setting in the range
+    does not change it.
     """
     if number == 0:
         return {name: values.published for name, values in search.items()}
+    drawn = trials - 1
 
     def uniform(name: str) -> float:
-        stream = key(seed, Purpose.TRIAL, crc32(method.encode()), number, crc32(name.encode()))
-        return float(uniforms(stream, 1)[0])
+        stream = key(seed, Purpose.TRIAL, crc32(method.encode()), drawn, crc32(name.encode()))
+        within, order = uniforms(stream, 2 * drawn).reshape(2, drawn)
+        part = int(np.argsort(order, kind="stable")[number - 1])
+        return (part + float(within[number - 1])) / drawn
 
     return {name: values.draw(uniform(name)) for name, values in search.items()}

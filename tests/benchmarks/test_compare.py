@@ -23,7 +23,7 @@ from benchmarks.compare.images import ComparedImages
 from benchmarks.compare.measures import measured
 from benchmarks.compare.methods import IDEAS, KNOWN, METHODS, find_method
 from benchmarks.compare.page import write_comparison
-from benchmarks.compare.ranges import trial_settings
+from benchmarks.compare.ranges import Choice, LogUniform, trial_settings
 from benchmarks.compare.summary import read_results
 from benchmarks.compare.tables import jobs_csv
 from benchmarks.compare.training import MethodTraining
@@ -64,7 +64,7 @@ def coloured(count: int, seed: int = 0) -> ArraySource:
 
 def training(name: str, source: ArraySource, *, epochs: int = 2, seed: int = 0, small: bool = True) -> MethodTraining:
     method = find_method(name)
-    trial = trial_settings(name, method.search, 0, 0)
+    trial = Effort().trial(name, 0).point.settings
     if small:
         trial |= {key: value for key, value in SMALL.items() if key in trial}
     config = method.configure({**COMMON, "epochs": epochs, "seed": seed}, trial, num_images=len(source))
@@ -163,15 +163,34 @@ def test_draws_stay_inside_the_range_and_begin_with_the_published_setting() -> N
     for name, method in KNOWN.items():
         assert all(values.published in values for values in method.search.values())
         published = {key: values.published for key, values in method.search.items()}
-        drawn = [trial_settings(name, method.search, number, 0) for number in range(40)]
+        drawn = [trial_settings(name, method.search, number, trials=40, seed=0) for number in range(40)]
         assert drawn[0] == published
         assert all(settings[key] in method.search[key] for settings in drawn for key in settings)
-        assert drawn[1:] == [trial_settings(name, method.search, number, 0) for number in range(1, 40)]
-        assert drawn[1] != trial_settings(name, method.search, 1, 1)
-        for key in method.search:  # both halves of every range are drawn from
-            assert len({settings[key] for settings in drawn[1:]}) > 1
-    rates = [math.log(trial_settings("simclr", METHODS["simclr"].search, n, 0)["lr"]) for n in range(1, 200)]
-    assert np.mean(rates) == pytest.approx((math.log(0.1) + math.log(8)) / 2, abs=0.3)
+        again = [trial_settings(name, method.search, number, trials=40, seed=0) for number in range(1, 40)]
+        assert drawn[1:] == again
+        assert drawn[1] != trial_settings(name, method.search, 1, trials=40, seed=1)
+
+
+@pytest.mark.parametrize("trials", [2, 8, 30])
+def test_draws_are_spread_evenly_over_every_range(trials: int) -> None:
+    for name, method in KNOWN.items():
+        settings = [trial_settings(name, method.search, number, trials=trials, seed=0) for number in range(1, trials)]
+        for key, values in method.search.items():
+            drawn = [one[key] for one in settings]
+            if isinstance(values, LogUniform):
+                places = [math.log(value / values.low) / math.log(values.high / values.low) for value in drawn]
+                parts = sorted(place * (trials - 1) for place in places)
+                assert all(part - 0.05 <= value <= part + 1.05 for part, value in enumerate(parts))  # three digits
+            else:
+                assert isinstance(values, Choice)
+                counts = [drawn.count(value) for value in values.values]
+                assert max(counts) - min(counts) <= 1 + len(counts) // 2
+    search = METHODS["carp"].search
+    one, other = (
+        [trial_settings("carp", search, n, trials=30, seed=0)[key] for n in range(1, 30)]
+        for key in ("lr", "entropy_weight")
+    )
+    assert abs(np.corrcoef(np.log(one), np.log(other))[0, 1]) < 0.5
 
 
 def test_the_recipe_is_inside_the_range_of_carp() -> None:

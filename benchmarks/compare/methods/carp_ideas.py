@@ -25,7 +25,7 @@ class Collision(CarpItself):
     name, title = "carp-collision", "CARP, collision"
     source = "this project"
     fixed = {**CarpItself.fixed, "uniformity": "collision"}  # noqa: RUF012 - a ClassVar of the base
-    search = {**CarpItself.search, "entropy_weight": LogUniform(0.25, 5.0, published=0.5)}  # noqa: RUF012
+    search = {**CarpItself.search, "entropy_weight": LogUniform(0.5, 5.0, published=0.5)}  # noqa: RUF012
 
 
 class SmallCrops(CarpItself):
@@ -86,7 +86,7 @@ class Memory(CarpItself):
     source = "MaSSL: blocks of a memory of 65,536 embeddings"
     fixed = {key: value for key, value in CarpItself.fixed.items() if key != "num_prototypes"}  # noqa: RUF012
     search = {  # noqa: RUF012
-        **{key: values for key, values in CarpItself.search.items() if key != "prototype_lr"},
+        **CarpItself.search,
         "num_prototypes": Choice(4096, 16_384, published=16_384),
     }
 

@@ -8,7 +8,7 @@ from lightly.loss import NTXentLoss
 from lightly.models.modules import MoCoProjectionHead, SimCLRProjectionHead
 from torch import Tensor, nn
 
-from benchmarks.compare.method import Method, Moment, encoder_of, lars_lr, momentum, sgd_lr, teacher_of, width
+from benchmarks.compare.method import Method, Moment, encoder_of, learning_rate, momentum, teacher_of, width
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
 from carp.random import Purpose, seed_of
@@ -30,7 +30,7 @@ class SimCLR(Method):
         **_COLOURS,
     }
     search = {  # noqa: RUF012
-        "lr": lars_lr(1.0),
+        "lr": learning_rate(1.0),
         "projector_hidden": width(512),
         "temperature": LogUniform(0.05, 0.5, published=0.5),
     }
@@ -61,14 +61,14 @@ class MoCo(Method):
     fixed = {  # noqa: RUF012
         "optimiser": "sgd",
         "weight_decay": [5e-4, 5e-4],
+        "projector_hidden": 512,
         "embedding": 128,
         "global_scale": [0.2, 1.0],
         **_COLOURS,
     }
     search = {  # noqa: RUF012
-        "lr": sgd_lr(0.03),
+        "lr": learning_rate(0.03),
         "teacher_momentum": momentum(0.99),
-        "projector_hidden": width(512),
         "temperature": LogUniform(0.05, 0.5, published=0.1),
         "queue": Choice(1024, 4096, 16_384, published=4096),
     }

@@ -7,7 +7,7 @@ from lightly.loss import BarlowTwinsLoss, VICRegLoss
 from lightly.models.modules import BarlowTwinsProjectionHead
 from torch import Tensor, nn
 
-from benchmarks.compare.method import Method, Moment, encoder_of, lars_lr, width
+from benchmarks.compare.method import Method, Moment, encoder_of, learning_rate, width
 from benchmarks.compare.ranges import LogUniform
 from carp.config import Config
 
@@ -39,7 +39,7 @@ class BarlowTwins(_Decorrelation):
         "solarise": [0.0, 0.2, 0.0],
     }
     search = {  # noqa: RUF012
-        "lr": lars_lr(0.2),
+        "lr": learning_rate(0.2),
         "projector_hidden": width(2048),
         "redundancy": LogUniform(0.001, 0.05, published=0.0051),
     }
@@ -63,7 +63,7 @@ class VICReg(_Decorrelation):
         "solarise": [0.1, 0.1, 0.0],
     }
     search = {  # noqa: RUF012
-        "lr": lars_lr(0.3),
+        "lr": learning_rate(0.3),
         "projector_hidden": width(2048),
         "variance": LogUniform(5.0, 50.0, published=25.0),
     }

@@ -8,7 +8,7 @@ from lightly.loss import DINOLoss, NegativeCosineSimilarity
 from lightly.models.modules import BYOLPredictionHead, BYOLProjectionHead, DINOProjectionHead
 from torch import Tensor, nn
 
-from benchmarks.compare.method import Method, Moment, encoder_of, lars_lr, momentum, sgd_lr, teacher_of, width
+from benchmarks.compare.method import Method, Moment, encoder_of, learning_rate, momentum, teacher_of, width
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
 
@@ -26,7 +26,7 @@ class BYOL(Method):
         "solarise": [0.0, 0.2, 0.0],
     }
     search = {  # noqa: RUF012
-        "lr": lars_lr(0.45),
+        "lr": learning_rate(0.45),
         "teacher_momentum": momentum(0.99),
         "projector_hidden": width(1024),
     }
@@ -65,14 +65,14 @@ class DINO(Method):
     fixed = {  # noqa: RUF012
         "optimiser": "sgd",
         "weight_decay": [1e-4, 1e-4],
+        "projector_hidden": 512,
         "embedding": 128,
         "global_scale": [0.14, 1.0],
         "solarise": [0.0, 0.2, 0.0],
     }
     search = {  # noqa: RUF012
-        "lr": sgd_lr(0.03),
+        "lr": learning_rate(0.03),
         "teacher_momentum": momentum(0.996),
-        "projector_hidden": width(512),
         "teacher_temperature": LogUniform(0.02, 0.08, published=0.04),
         "num_outputs": Choice(2048, 16_384, published=16_384),
     }

@@ -12,7 +12,7 @@ from lightly.models.modules import SwaVProjectionHead, SwaVPrototypes
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.compare.method import Method, Moment, encoder_of, lars_lr, width
+from benchmarks.compare.method import Method, Moment, encoder_of, learning_rate
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
 
@@ -28,6 +28,7 @@ class SwAV(Method):
     fixed = {  # noqa: RUF012 - a ClassVar of the base
         "optimiser": "lars",
         "weight_decay": [1e-6, 1e-6],
+        "projector_hidden": 512,
         "embedding": 128,
         "global_scale": [0.08, 1.0],
         "brightness": 0.8,
@@ -37,8 +38,7 @@ class SwAV(Method):
         "solarise": [0.0, 0.0, 0.0],
     }
     search = {  # noqa: RUF012
-        "lr": lars_lr(0.6),
-        "projector_hidden": width(512),
+        "lr": learning_rate(0.6),
         "temperature": LogUniform(0.05, 0.2, published=0.1),
         "epsilon": LogUniform(0.02, 0.1, published=0.05),
         "num_codes": Choice(256, 750, 3000, published=750),
