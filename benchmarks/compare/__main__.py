@@ -1,7 +1,8 @@
-"""The command line of the comparison: run, table, time."""
+"""The command line of the comparison: run, table, try, time."""
 
 import argparse
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from benchmarks.compare.images import ComparedImages
 from benchmarks.compare.methods import KNOWN, METHODS
 from benchmarks.compare.page import write_comparison
 from benchmarks.compare.summary import effort_of, read_results
+from benchmarks.compare.tables import settings_text
 from carp.config.recipe import parse_overrides
 from carp.console.progress import Display
 from carp.console.quantities import counted, duration
@@ -61,6 +63,22 @@ def table(arguments: argparse.Namespace) -> None:
         raise DataError(f"there are no results in {arguments.out}. Run a comparison first, or give another --out.")
     write_comparison(arguments.out, arguments.page)
     print((arguments.out / "table.md").read_text(), end="")
+
+
+def try_setting(arguments: argparse.Namespace) -> None:
+    """Train one setting and judge it by held-out images; nothing is kept, and no comparison counts it as a trial."""
+    comparison = Comparison(Path(), _images(arguments, Display()), _common(arguments), Effort())
+    words = parse_overrides(arguments.trial)
+    for name in arguments.methods:
+        first = comparison.effort.trial(name, 0)
+        if unknown := [key for key in words if key not in first.point.settings]:
+            own = ", ".join(first.point.settings)
+            raise ConfigError(f"{name} does not search {unknown[0]}, received {unknown[0]}=…. It searches {own}.")
+        job = replace(first, point=replace(first.point, settings={**first.point.settings, **words}))
+        with tempfile.TemporaryDirectory() as place:
+            made = comparison.do(replace(job, seed=arguments.seed), Path(place))
+        found = ", ".join(f"{branch} {100 * value:.1f}" for branch, value in made.accuracies.items())
+        print(f"{name}, {settings_text(made.settings)}: {found or made.verdict}", flush=True)
 
 
 def time_methods(arguments: argparse.Namespace) -> None:
@@ -144,6 +162,12 @@ def _parser() -> argparse.ArgumentParser:
     tables.add_argument("--out", type=Path, default=OUT)
     tables.add_argument("--page", type=Path, help="also write this page, such as docs/comparison.md")
     tables.set_defaults(command=table)
+    trying = _with_data(commands.add_parser("try", help="train one setting and judge it by held-out images"))
+    trying.add_argument(
+        "--trial", nargs="+", default=[], metavar="KEY=VALUE", help="other values than the published ones: lr=4"
+    )
+    trying.add_argument("--seed", type=int, default=TRIAL_SEED)
+    trying.set_defaults(command=try_setting)
     timing = _with_data(commands.add_parser("time", help="measure the CPU time of a step of every method"))
     timing.add_argument("--steps", type=int, default=10)
     timing.set_defaults(command=time_methods)

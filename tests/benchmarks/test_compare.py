@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -489,6 +490,33 @@ def test_images_of_a_group_are_held_out_together() -> None:
         _ = ComparedImages(source, NeverOpened(), SIZE, group="colours").judging
     with pytest.raises(ConfigError, match="matches nothing"):
         _ = ComparedImages(source, NeverOpened(), SIZE, group="xyz").judging
+
+
+def test_one_setting_can_be_tried_without_a_comparison(
+    small_methods: None, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "try",
+        "--train",
+        "embedded:shapes",
+        "--test",
+        "nowhere",
+        "--size",
+        "16",
+        "--epochs",
+        "1",
+        "--images",
+        "128",
+    ]
+    words += ["--methods", "simclr", "--trial"]
+    assert main([*words, "lr=0.7"]) == 0
+    assert re.search(
+        r"^simclr, lr 0.7, projector_hidden 16, temperature 0.5: student [\d.]+$", capsys.readouterr().out, re.M
+    )
+    assert main([*words, "queue=3"]) == 2
+    assert "simclr does not search queue, received queue=…. It searches lr" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
