@@ -60,7 +60,7 @@ of training loses most by this.
 def write_comparison(out: Path, page: Path | None = None) -> list[DatasetResults]:
     """Write table.md, table.csv, trials.csv and one plot per dataset into `out`, and the page if one is given."""
     datasets = read_results(out)
-    shown = [dataset for dataset in datasets if dataset.methods]
+    shown = [dataset for dataset in datasets if dataset.tested]
     write_atomic(out / "table.md", "\n".join(_section(dataset) for dataset in datasets))
     write_atomic(out / "table.csv", results_csv(datasets))
     write_atomic(out / "trials.csv", jobs_csv(datasets))
@@ -70,6 +70,7 @@ def write_comparison(out: Path, page: Path | None = None) -> list[DatasetResults
         images = page.parent / "images"
         for dataset in shown:
             plot_dataset(dataset, images / f"comparison-{dataset.name}.png")
+        page.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(page, page_text(datasets, with_plots=True))
     return datasets
 
@@ -96,10 +97,12 @@ def _section(dataset: DatasetResults, *, with_plot: bool = False) -> str:
         f"{'' if dataset.study['tests'] else ' The final jobs are judged by them too; no test images were opened.'}",
         "",
     ]
-    if dataset.methods:
+    if dataset.tested:
         if with_plot:
             lines += [f"![{dataset.name}](images/comparison-{dataset.name}.png)", ""]
-        lines += [results_table(dataset)] + ([choices_table(dataset)] if dataset.choices is None else [])
+        lines.append(results_table(dataset))
+    if dataset.methods and dataset.choices is None:
+        lines.append(choices_table(dataset))
     if dataset.missing:
         some = ", ".join(dataset.missing[:_FEW]) + (" …" if len(dataset.missing) > _FEW else "")
         lines.append(f"{counted(len(dataset.missing), 'job')} not done yet: {some}\n")

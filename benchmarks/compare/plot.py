@@ -1,11 +1,13 @@
 """The plot of a dataset: every measure of every method, with the deviation over seeds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.compare.baselines import PIXELS, UNTRAINED
 from benchmarks.compare.measures import KNN, MEASURES
 from benchmarks.compare.summary import DatasetResults, Finals, MethodResults, values_of
+from carp.console.quantities import counted
 from carp.report.figures.canvas import BRANCHES, INK, new_figure, save_figure, tidy
 
 _LINES = {UNTRAINED: ":", PIXELS: "--"}
@@ -14,7 +16,7 @@ _APART = 0.14  # half the distance of student and teacher
 
 def plot_dataset(dataset: DatasetResults, path: Path) -> None:
     """Draw one panel per measure, with the methods in the order of their k-NN."""
-    rows = sorted(dataset.methods, key=lambda row: row.best(KNN))
+    rows = sorted(dataset.tested, key=lambda row: row.best(KNN))
     figure = new_figure(4.2 * len(MEASURES), 1.2 + 0.42 * len(rows))
     for number, (axis, (measure, title)) in enumerate(
         zip(figure.subplots(1, len(MEASURES), sharey=True), MEASURES.items(), strict=True)
@@ -30,11 +32,16 @@ def plot_dataset(dataset: DatasetResults, path: Path) -> None:
             axis.legend(fontsize=8, frameon=False, loc="lower right")
     effort = dataset.effort
     figure.suptitle(
-        f"{dataset.name}: {effort.trials} trials each, then {len(effort.seeds)} seeds on the test images",
+        f"{dataset.name}: {effort.trials} trials each, then {_seeds(rows)} on the test images",
         fontsize=11,
         color=INK,
     )
     save_figure(figure, path)
+
+
+def _seeds(rows: Sequence[MethodResults]) -> str:
+    counts = sorted({len(row.finals) for row in rows})
+    return counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
 def _draw(axis: Any, rows: list[MethodResults], measure: str, branch: str) -> None:

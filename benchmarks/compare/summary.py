@@ -53,7 +53,7 @@ class MethodResults(Finals):
 
 @dataclass(frozen=True)
 class DatasetResults:
-    """The methods and baselines that are complete on one dataset, and the jobs that are missing for the others."""
+    """The methods whose trials are done, the baselines, and the jobs that are missing, on one dataset."""
 
     name: str
     study: dict[str, Any]
@@ -66,6 +66,11 @@ class DatasetResults:
     def effort(self) -> Effort:
         """The effort of every method."""
         return effort_of(self.study)
+
+    @property
+    def tested(self) -> list[MethodResults]:
+        """The methods with a final job."""
+        return [row for row in self.methods if row.finals]
 
     @property
     def choices(self) -> str | None:
@@ -91,8 +96,8 @@ def read_results(out: Path) -> list[DatasetResults]:
 def _read_dataset(folder: Path) -> DatasetResults:
     study, results = read_study(folder), read_all(folder)
     effort, choices = effort_of(study), study.get("choices")
-    tried = results if choices is None else read_all(folder.with_name(choices))
-    trials = [result for result in tried if result.variant not in (CHOSEN, BASELINE)]
+    searched = results if choices is None else read_all(folder.with_name(choices))
+    trials = [result for result in searched if result.variant not in (CHOSEN, BASELINE)]
     started = [name for name in KNOWN if any(result.value == name for result in results)]
     wanted = {name: [job.name for job in effort.jobs([name]) if choices is None or is_final(job)] for name in started}
     for job in baseline_jobs(effort.seeds):
@@ -100,12 +105,13 @@ def _read_dataset(folder: Path) -> DatasetResults:
     done = {result.job.name for result in results}
     finals = [result for result in results if result.variant == CHOSEN]
     _check_equal_effort(folder, effort, [trial for trial in trials if trial.value in started], finals)
-    complete = [name for name, jobs in wanted.items() if all(job in done for job in jobs)]
+    tried = [name for name in started if sum(trial.value == name for trial in trials) == effort.trials]
+    measured = {result.value for result in results if result.variant == BASELINE}
     return DatasetResults(
         folder.name,
         study,
-        tuple(_of_method(name, trials, results) for name in complete if name in started),
-        tuple(_of_baseline(name, results) for name in complete if name in TITLES),
+        tuple(_of_method(name, trials, results) for name in tried),
+        tuple(_of_baseline(name, results) for name in TITLES if name in measured),
         tuple(job for jobs in wanted.values() for job in jobs if job not in done),
         () if choices else tuple(sorted(trials, key=lambda result: (list(KNOWN).index(result.value), result.place))),
     )

@@ -23,7 +23,12 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def results_table(dataset: DatasetResults) -> str:
     """Return mean ± deviation of every measure and branch; the best of each measure is bold. Baselines come last."""
-    head = ["method", *(f"{title}, {branch}" for title in MEASURES.values() for branch in BRANCHES), "CPU time"]
+    head = [
+        "method",
+        *(f"{title}, {branch}" for title in MEASURES.values() for branch in BRANCHES),
+        "seeds",
+        "CPU time",
+    ]
     best = {measure: max(row.best(measure) for row in dataset.methods) for measure in MEASURES}
 
     def cell(row: Finals, measure: str, branch: str) -> str:
@@ -38,9 +43,10 @@ def results_table(dataset: DatasetResults) -> str:
             [
                 row.title,
                 *(cell(row, measure, branch) for measure in MEASURES for branch in BRANCHES),
+                str(len(row.finals)),
                 _NONE if row.cpu_seconds is None else duration(row.cpu_seconds),
             ]
-            for row in (*dataset.methods, *dataset.baselines)
+            for row in (*dataset.tested, *dataset.baselines)
         ),
     )
 
@@ -70,7 +76,7 @@ def results_csv(datasets: Sequence[DatasetResults]) -> str:
     head = ["dataset", "method", "measure", "branch", "mean", "deviation", "seeds", "trials", "chosen_trial"]
     rows: list[list[Any]] = []
     for dataset in datasets:
-        for row in (*dataset.methods, *dataset.baselines):
+        for row in (*dataset.tested, *dataset.baselines):
             effort = [len(row.trials), f"{row.chosen.place:g}"] if isinstance(row, MethodResults) else [0, ""]
             settings = _json(row.chosen.settings) if isinstance(row, MethodResults) else ""
             for measure in MEASURES:
@@ -88,7 +94,7 @@ def jobs_csv(datasets: Sequence[DatasetResults]) -> str:
     head = ["dataset", "method", "job", "seed", "judged_by", *(f"{m}_{b}" for m in MEASURES for b in BRANCHES)]
     rows: list[list[Any]] = []
     for dataset in datasets:
-        finals = [final for row in (*dataset.methods, *dataset.baselines) for final in row.finals]
+        finals = [final for row in (*dataset.tested, *dataset.baselines) for final in row.finals]
         for result in (*dataset.trials, *finals):
             by = "test" if dataset.study["tests"] and result not in dataset.trials else "held-out"
             numbers = [values_of(result, measure).get(branch, "") for measure in MEASURES for branch in BRANCHES]

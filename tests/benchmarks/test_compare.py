@@ -467,12 +467,19 @@ def test_unequal_trials_are_refused(finished: tuple[Path, Watched], tmp_path: Pa
         read_results(changed(swap, "other"))
 
 
-def test_an_unfinished_method_is_not_in_the_table(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+def test_the_table_says_how_many_seeds_a_method_has(finished: tuple[Path, Watched], tmp_path: Path) -> None:
     out = copy_of(finished[0], tmp_path)
     (out / "colours" / "byol-chosen-seed2" / "job.json").unlink()
-    (dataset,) = read_results(out)
-    assert [row.name for row in dataset.methods] == ["simclr"]
+    (dataset,) = write_comparison(out)
+    assert [len(row.finals) for row in dataset.methods] == [2, 1]
     assert dataset.missing == ("byol-chosen-seed2",)
+    line = next(line for line in (out / "table.md").read_text().splitlines() if line.startswith("| BYOL"))
+    assert "±" not in line
+    assert line.split(" | ")[-2] == "1"
+    (out / "colours" / "byol-chosen-seed1" / "job.json").unlink()
+    (dataset,) = read_results(out)
+    assert [row.name for row in dataset.tested] == ["simclr"]
+    assert [row.name for row in dataset.methods] == ["simclr", "byol"]
 
 
 def test_images_of_a_group_are_held_out_together() -> None:
