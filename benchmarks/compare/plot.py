@@ -25,7 +25,7 @@ def plot_dataset(dataset: DatasetResults, path: Path) -> None:
             _draw(axis, rows, measure, branch)
         for baseline in dataset.baselines:
             _draw_baseline(axis, baseline, measure, named=number == 0)
-        axis.set(xlabel="%", title=title)
+        axis.set(xlabel="%", title=title, ylim=(-0.5, len(rows) - 0.5))
         axis.set_yticks(range(len(rows)), [row.title for row in rows])
         tidy(axis)
         if number == 0:
