@@ -61,10 +61,10 @@ class Comparison:
         return self.folder if self.choices is None else self.folder.with_name(self.choices)
 
     def jobs(self, methods: Sequence[str]) -> list[Job]:
-        """Return the jobs of the methods, then the baselines; the trials of another comparison are not repeated."""
+        """Return trials, baselines and final jobs; the trials of another comparison are not repeated."""
         own = self.effort.jobs([find_method(name).name for name in methods])
-        finals = own if self.choices is None else [job for job in own if is_final(job)]
-        return finals + baseline_jobs(self.effort.seeds)
+        trials = [job for job in own if not is_final(job)] if self.choices is None else []
+        return [*trials, *baseline_jobs(self.effort.seeds), *(job for job in own if is_final(job))]
 
     def run(self, methods: Sequence[str], display: Display) -> int:
         """Run all jobs of the methods that are left; return how many this process has run."""
