@@ -29,7 +29,7 @@ def plot_dataset(dataset: DatasetResults, path: Path) -> None:
         axis.set_yticks(range(len(rows)), [row.title for row in rows])
         tidy(axis)
         if number == 0:
-            axis.legend(fontsize=8, frameon=False, loc="lower right")
+            figure.legend(fontsize=8, frameon=False, loc="outside lower center", ncols=4)
     effort = dataset.effort
     figure.suptitle(
         f"{dataset.name}: {effort.trials} trials each, then {_seeds(rows)} on the test images",
