@@ -20,19 +20,25 @@ from typing import Any
 from torch import nn
 
 import carp
+from benchmarks.compare.baselines import PIXELS
 from benchmarks.compare.effort import Effort
 from benchmarks.compare.methods import METHODS
 from benchmarks.compare.training import MethodTraining
-from benchmarks.shared import Results, knn_of
-from carp.config import Config, resolve
+from benchmarks.shared import CPU, Results, knn_of
+from carp.compute.device import best_precision
+from carp.config import resolve
 from carp.config.recipe import parse_overrides, read_recipe
 from carp.console.progress import Display
+from carp.features.extract import RAW_PIXELS_SIDE
+from carp.files.atomic import write_atomic
 from carp.images.open_source import open_images
 from carp.images.source import Source
+from carp.studies.job_folder import newest_step
+from carp.studies.measure import job_seconds
 from carp.training.planning.time_budget import FOR_STEPS
 
 CARP, SIMCLR = "carp", "simclr"
-_SHARED = ("encoder", "encoder_options", "stem", "stem_stride", "global_size", "batch_size", "precision", "workers")
+_SHARED = ("encoder", "encoder_options", "stem", "stem_stride", "global_size", "batch_size", "workers")
 _PLAN, _TIMED_STEPS = "plan.json", 3
 
 
@@ -57,56 +63,60 @@ def main(words: Sequence[str] | None = None) -> None:
         if results.find(**keys) is None:
             folder = arguments.runs / f"{method}-seed{arguments.seed}"
             encoders, about = trainers[method](folder, train, arguments)
-            knn = knn_of(encoders, about.pop("size"), train, test)
+            knn = _pixels(train, test) if method == CARP else {}
+            knn |= knn_of(encoders, about.pop("size"), train, test)
             results.add({**keys, **about, "knn": {branch: round(100 * value, 2) for branch, value in knn.items()}})
     print("\n".join(table(results.rows)))
 
 
+def _pixels(train: Source, test: Source) -> dict[str, float]:
+    """Judge small images without an encoder, as `carp eval knn --baselines` does."""
+    return knn_of({PIXELS: nn.Flatten()}, RAW_PIXELS_SIDE, train, test)
+
+
 def _carp(folder: Path, source: Source, arguments: argparse.Namespace) -> tuple[dict[str, nn.Module], dict[str, Any]]:
-    """Train as a user would; the untrained encoder and raw pixels are judged with it."""
-    begin = time.monotonic()
+    """Train as a user would; the untrained encoder is judged with it."""
+    begin, resumed_at = time.monotonic(), newest_step(folder)
     run = carp.train(
         source, folder, arguments.recipe, minutes=arguments.minutes, seed=arguments.seed, quiet=True, report=False
     )
-    spent, config = time.monotonic() - begin, run.config
-    branches = ("raw pixels", "untrained", "student", "teacher")
-    encoders = {branch: carp.load(run.folder, branch).module for branch in branches}
-    return encoders, {"spent": round(spent / 60, 1), "epochs": config.epochs, "size": config.global_size}
+    spent = _minutes(time.monotonic() - begin, resumed_at, newest_step(folder))
+    encoders = {branch: carp.load(run.folder, branch).module for branch in ("untrained", "student", "teacher")}
+    return encoders, {"spent": spent, "epochs": run.config.epochs, "size": run.config.global_size}
 
 
 def _simclr(folder: Path, source: Source, arguments: argparse.Namespace) -> tuple[dict[str, nn.Module], dict[str, Any]]:
     """Train SimCLR for as many epochs as fit into the time; the number is kept, so that a resumed run has the same."""
     folder.mkdir(parents=True, exist_ok=True)
-    method, begin = METHODS[SIMCLR], time.monotonic()
+    method, begin, resumed_at = METHODS[SIMCLR], time.monotonic(), newest_step(folder)
     trial = {**Effort().trial(SIMCLR, 0).point.settings, **parse_overrides(arguments.settings)}
     base = resolve(read_recipe(arguments.recipe), num_images=len(source))
+    shared = {name: getattr(base, name) for name in _SHARED} | {"precision": best_precision(CPU)}
 
     def training(epochs: int) -> MethodTraining:
-        common = {**_shared(base), "epochs": epochs, "seed": arguments.seed}
+        common = {**shared, "epochs": epochs, "seed": arguments.seed}
         return MethodTraining(method, trial, source, method.configure(common, trial, num_images=len(source)))
 
     plan = folder / _PLAN
     if not plan.exists():
-        plan.write_text(json.dumps({"epochs": _epochs(training(base.epochs), 60 * arguments.minutes)}))
+        epochs = _epochs(training(base.epochs), 60 * arguments.minutes)
+        write_atomic(plan, json.dumps({"epochs": epochs}))
     chosen = training(json.loads(plan.read_text())["epochs"])
     chosen.run(folder)
-    spent = time.monotonic() - begin
-    about = {"spent": round(spent / 60, 1), "epochs": chosen.config.epochs, "size": base.global_size, "settings": trial}
+    spent = _minutes(time.monotonic() - begin, resumed_at, chosen.num_steps)
+    about = {"spent": spent, "epochs": chosen.config.epochs, "size": base.global_size, "settings": trial}
     return chosen.method.encoders(), about
 
 
-def _shared(base: Config) -> dict[str, Any]:
-    return {name: getattr(base, name) for name in _SHARED}
+def _minutes(seconds: float, resumed_at: int, steps: int) -> float | None:
+    """Return the time of the whole run, also of one that was interrupted."""
+    whole = job_seconds(seconds, resumed_at, steps)
+    return None if whole is None else round(whole / 60, 1)
 
 
 def _epochs(training: MethodTraining, seconds: float) -> int:
     """Return how many epochs fit into the time, as `carp train --minutes` estimates it."""
-    taken, before = list[float](), time.monotonic()
-    for batch in training.loader.batches(0, 1 + _TIMED_STEPS):
-        training.step(batch)
-        taken.append(time.monotonic() - before)
-        before = time.monotonic()
-    step = statistics.median(taken[1:])
+    step = statistics.median(training.time_steps(1 + _TIMED_STEPS, time.monotonic)[1:])
     return max(1, int(FOR_STEPS * seconds / (step * training.loader.steps_per_epoch)))
 
 

@@ -153,7 +153,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument(
         "--choices",
         metavar="NAME",
-        help="take the settings that the trials of this comparison chose, and run final jobs only: for a longer budget",
+        help="take the settings that the trials of this comparison chose, and run final jobs only, "
+        "for a longer budget. --trials and --search-seed are then those of that comparison",
     )
     one.add_argument("--out", type=Path, default=OUT)
     one.add_argument("--dry-run", action="store_true", help="only print how many jobs are left, and how long they take")

@@ -155,12 +155,12 @@ class Comparison:
         return made
 
     def _is_tested(self, job: Job) -> bool:
-        return self.tests and (is_final(job) or is_baseline(job))
+        return self.tests and _is_row(job)
 
     def _measured(self, encoders: Mapping[str, nn.Module], size: int, job: Job) -> dict[str, dict[str, float]]:
         images = self.images
         if not self._is_tested(job):
-            names = MEASURES if is_final(job) or is_baseline(job) else [KNN]
+            names = MEASURES if _is_row(job) else [KNN]
             return measured(encoders, size, images.for_trials, images.judging, names)
         described = {"images": len(images.tested), "fingerprint": images.tested.fingerprint}
         with in_turn(self.folder):
@@ -218,12 +218,12 @@ def time_steps(name: str, comparison_settings: Mapping[str, Any], images: Compar
     training = MethodTraining(
         method, trial, source, method.configure(comparison_settings, trial, num_images=len(source))
     )
-    taken, before = list[float](), time.process_time()
-    for batch in training.loader.batches(0, min(steps, training.num_steps)):
-        training.step(batch)
-        taken.append(time.process_time() - before)
-        before = time.process_time()
-    return min(taken)
+    return min(training.time_steps(steps, time.process_time))
+
+
+def _is_row(job: Job) -> bool:
+    """Return whether a job is part of a row of the table; trials are not."""
+    return is_final(job) or is_baseline(job)
 
 
 def _described(name: str) -> dict[str, Any]:

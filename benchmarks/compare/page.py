@@ -88,7 +88,7 @@ def _section(dataset: DatasetResults, *, with_plot: bool = False) -> str:
         f"Trials train on {data['trials_trained_on']:,} images and are judged by {data['held_out']:,} others; their "
         f"draws have seed {effort.search_seed}."
         if dataset.choices is None
-        else f"The settings are those that the trials of {dataset.choices} chose: there are none on this budget."
+        else f"The settings are those that the trials of {dataset.choices} chose; no trials ran on this budget."
     )
     lines = [
         f"## {dataset.name}",

@@ -1,7 +1,7 @@
 """Trains any method with CARP's loader, optimisers, schedules and resumable loop."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,15 @@ class MethodTraining:
         method.before_step(moment)
         self.optimiser.step()
         method.after_step(moment)
+
+    def time_steps(self, count: int, clock: Callable[[], float]) -> list[float]:
+        """Take the first steps, and return the time of each."""
+        taken, before = list[float](), clock()
+        for batch in self.loader.batches(0, min(count, self.num_steps)):
+            self.step(batch)
+            taken.append(clock() - before)
+            before = clock()
+        return taken
 
     def _tensors(self) -> dict[str, Tensor]:
         """All tensors of the method, queues included, which lightly leaves out of its state."""

@@ -7,7 +7,10 @@ import pytest
 
 pytest.importorskip("lightly", reason="the extra `bench` is not installed")
 
+import carp
 from benchmarks import photographs
+from carp.console.progress import Display
+from carp.images.open_source import open_images
 from tests.helpers import tiny_images, write_images, write_recipe
 
 
@@ -40,21 +43,31 @@ def test_both_are_measured_once(
     assert rows[2].startswith("|  | raw pixels | 0 | 0 |")
 
 
+def test_pixels_are_those_of_small_images(tmp_path: Path) -> None:
+    train, test = (
+        open_images(
+            write_images(tmp_path / name, tiny_images(32 - 8 * seed, 48, seed=seed), classes=4), Display(quiet=True)
+        )
+        for seed, name in enumerate(("train", "test"))
+    )
+    run = carp.train(train, tmp_path / "run", write_recipe(tmp_path / "tiny.yaml", epochs=1), quiet=True)
+    expected = carp.evaluate("knn", run.folder, train, test=test, branch="raw pixels", k=20).values["top1@20"]
+    assert photographs._pixels(train, test) == {"raw pixels": pytest.approx(expected)}
+
+
 def test_epochs_follow_from_the_time() -> None:
-    class Loader:
-        steps_per_epoch = 10
-
-        def batches(self, first: int, last: int) -> range:
-            return range(first, last)
-
     class Training:
-        loader = Loader()
+        class loader:  # noqa: N801
+            steps_per_epoch = 10
 
-        def step(self, batch: int) -> None:
-            clock[0] += 5.0 if batch == 0 else 1.0  # the first step is slow
+        def time_steps(self, count: int, clock: object) -> list[float]:
+            return [5.0] + [1.0] * (count - 1)  # the first step is slow
 
-    clock = [0.0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(photographs.time, "monotonic", lambda: clock[0])
-        assert photographs._epochs(Training(), 100.0) == 9  # type: ignore[arg-type]
-        assert photographs._epochs(Training(), 1.0) == 1  # type: ignore[arg-type]
+    assert photographs._epochs(Training(), 100.0) == 9  # type: ignore[arg-type]
+    assert photographs._epochs(Training(), 1.0) == 1  # type: ignore[arg-type]
+
+
+def test_an_interrupted_run_counts_whole() -> None:
+    assert photographs._minutes(60.0, 0, 100) == 1.0
+    assert photographs._minutes(60.0, 50, 100) == 2.0
+    assert photographs._minutes(60.0, 100, 100) is None
