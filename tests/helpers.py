@@ -38,12 +38,12 @@ def tiny_images(count: int = 64, size: int = 32, *, seed: int = 0) -> NDArray[np
     return np.random.default_rng(seed).integers(0, 256, (count, size, size, 3), dtype=np.uint8)
 
 
-def write_images(folder: Path, images: NDArray[np.uint8], *, classes: int = 0) -> Path:
-    """One PNG an image: flat, or spread over `classes` sub-folders."""
+def write_images(folder: Path, images: NDArray[np.uint8], *, classes: int = 0, suffix: str = ".png") -> Path:
+    """One file an image: flat, or spread over `classes` sub-folders."""
     for i, pixels in enumerate(images):
         parent = folder / f"class-{i % classes}" if classes else folder
         parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels).save(parent / f"{i:03d}.png")
+        Image.fromarray(pixels).save(parent / f"{i:03d}{suffix}")
     return folder
 
 

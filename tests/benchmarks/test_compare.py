@@ -1,9 +1,8 @@
-"""The referee: every method trains, all have the same effort, and the test images come last."""
+"""The referee: all methods have the same effort, jobs are not repeated, and the test images come last."""
 
 import csv
 import io
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 pytest.importorskip("lightly", reason="the extra `bench` is not installed")
@@ -22,185 +20,18 @@ from benchmarks.compare.comparison import Comparison, common_settings
 from benchmarks.compare.effort import Effort, choose
 from benchmarks.compare.images import ComparedImages
 from benchmarks.compare.measures import measured
-from benchmarks.compare.methods import IDEAS, KNOWN, METHODS, find_method
+from benchmarks.compare.methods import METHODS, find_method
 from benchmarks.compare.page import write_comparison
-from benchmarks.compare.ranges import Choice, LogUniform, trial_settings
 from benchmarks.compare.summary import read_results
 from benchmarks.compare.tables import jobs_csv
-from benchmarks.compare.training import MethodTraining
 
-from carp.config.recipe import read_recipe
 from carp.console.progress import Display
 from carp.errors import CheckpointError, ConfigError, DataError
 from carp.evaluation.nearest_neighbours import knn_accuracy
-from carp.images.loading.loader import Batch
 from carp.images.sources.array import ArraySource
 from carp.studies.job_result import JobResult, read_job_result
 from carp.studies.points import Job
-from carp.training.loop import build_model
-from carp.training.optimiser import build_optimiser
-from carp.training.step import Stepper
-from tests.helpers import TINY
-
-SIZE, BATCH = 16, 16
-COMMON: dict[str, Any] = {
-    **{key: TINY[key] for key in ("encoder", "encoder_options", "stem_stride", "blur")},
-    "global_size": SIZE,
-    "epochs": 2,
-    "batch_size": BATCH,
-    "precision": "fp32",
-    "seed": 0,
-}
-SMALL = {"projector_hidden": 32, "num_outputs": 32, "num_codes": 8, "queue": 64, "queue_batches": 1}
-
-
-def coloured(count: int, seed: int = 0) -> ArraySource:
-    """Images of four classes, each with its own colour."""
-    noise = np.random.default_rng(seed)
-    labels = np.arange(count) % 4
-    base = np.array([[200, 30, 30], [30, 200, 30], [30, 30, 200], [200, 200, 30]])[labels]
-    pixels = np.clip(base[:, None, None] + noise.integers(-30, 30, (count, SIZE, SIZE, 3)), 0, 255)
-    return ArraySource(pixels.astype(np.uint8), labels.astype(np.int64), ("0", "1", "2", "3"), name="colours")
-
-
-def training(name: str, source: ArraySource, *, epochs: int = 2, seed: int = 0, small: bool = True) -> MethodTraining:
-    method = find_method(name)
-    trial = Effort().trial(name, 0).point.settings
-    if small:
-        trial |= {key: value for key, value in SMALL.items() if key in trial}
-    config = method.configure({**COMMON, "epochs": epochs, "seed": seed}, trial, num_images=len(source))
-    if small:
-        config = config.model_copy(update={"num_prototypes": 64, "block_size": 8, "embedding": 16})
-    return MethodTraining(method, trial, source, config)
-
-
-def weights(run: MethodTraining) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in run._tensors().items()}
-
-
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
-
-
-@pytest.mark.parametrize("name", KNOWN)
-def test_every_method_learns_a_batch_with_the_gradient_of_every_parameter(name: str) -> None:
-    run = training(name, coloured(BATCH), epochs=100)
-    (batch,) = run.loader.batches(0, 1)
-    batch = replace(batch, step=50)  # after warm-up and frozen layers
-    losses = list[float]()
-    for _ in range(12):
-        run.step(batch)
-        losses.append(run.last_loss)
-        trained = {key: p.grad for key, p in run.method.named_parameters() if p.requires_grad}
-        assert not [key for key, gradient in trained.items() if gradient is None or not gradient.isfinite().all()]
-    start = 4 if name in {"moco", "carp-memory"} else 0  # what they remember is random at first
-    assert losses[-1] < losses[start]
-    assert find_method(name).judged in run.method.encoders()
-
-
-def test_all_methods_start_from_the_same_encoder() -> None:
-    found = [training(name, coloured(BATCH)).method.encoders() for name in KNOWN]
-    first = found[0]["student"].state_dict()
-    for encoders in found:
-        for encoder in encoders.values():
-            assert same(first, encoder.state_dict())
-
-
-def test_carp_here_is_the_carp_that_users_train() -> None:
-    source = coloured(4 * BATCH)
-    run = training("carp", source, epochs=1)
-    run.run()
-    model = build_model(run.config, torch.device("cpu"))
-    theirs = Stepper(model, build_optimiser(model, run.config), run.schedules, run.config, torch.device("cpu"))
-    for batch in run.loader.batches(0, run.num_steps):
-        theirs(batch)
-    ours = run.method.get_submodule("model").state_dict()
-    assert same(ours, model.state_dict())
-
-
-def test_teachers_follow_and_others_have_none() -> None:
-    for name in METHODS:
-        run = training(name, coloured(2 * BATCH), epochs=1)
-        before = {branch: first_weights(encoder) for branch, encoder in run.method.encoders().items()}
-        run.run()
-        assert ("teacher" in before) == (name in {"carp", "dino", "byol", "moco"})
-        after = {branch: first_weights(encoder) for branch, encoder in run.method.encoders().items()}
-        moved = {branch: float((after[branch] - before[branch]).norm()) for branch in after}
-        assert moved["student"] > moved.get("teacher", 0.0)
-        assert moved.get("teacher", 1.0) > 0
-
-
-def first_weights(encoder: torch.nn.Module) -> torch.Tensor:
-    return next(encoder.parameters()).detach().clone()
-
-
-class KilledError(Exception):
-    pass
-
-
-@pytest.mark.parametrize("name", ["carp", "carp-memory", "dino", "moco", "swav"])
-def test_a_killed_training_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
-    """Queues and centres are part of the state."""
-    source = coloured(6 * BATCH)
-    whole = training(name, source, epochs=1)
-    assert whole.run() == 0
-    again = training(name, source, epochs=1)
-    take = again.step
-
-    def step(batch: Batch) -> None:
-        if batch.step == 5:
-            raise KilledError
-        take(batch)
-
-    again.step = step  # type: ignore[method-assign]
-    with pytest.raises(KilledError):
-        again.run(tmp_path, save_steps=4)
-    resumed = training(name, source, epochs=1)
-    assert resumed.run(tmp_path) == 4
-    assert same(weights(whole), weights(resumed))
-
-
-def test_draws_stay_inside_the_range_and_begin_with_the_published_setting() -> None:
-    for name, method in KNOWN.items():
-        assert all(values.published in values for values in method.search.values())
-        published = {key: values.published for key, values in method.search.items()}
-        drawn = [trial_settings(name, method.search, number, trials=40, seed=0) for number in range(40)]
-        assert drawn[0] == published
-        assert all(settings[key] in method.search[key] for settings in drawn for key in settings)
-        again = [trial_settings(name, method.search, number, trials=40, seed=0) for number in range(1, 40)]
-        assert drawn[1:] == again
-        assert drawn[1] != trial_settings(name, method.search, 1, trials=40, seed=1)
-
-
-@pytest.mark.parametrize("trials", [2, 8, 30])
-def test_draws_are_spread_evenly_over_every_range(trials: int) -> None:
-    for name, method in KNOWN.items():
-        settings = [trial_settings(name, method.search, number, trials=trials, seed=0) for number in range(1, trials)]
-        for key, values in method.search.items():
-            drawn = [one[key] for one in settings]
-            if isinstance(values, LogUniform):
-                places = [math.log(value / values.low) / math.log(values.high / values.low) for value in drawn]
-                parts = sorted(place * (trials - 1) for place in places)
-                assert all(part - 0.05 <= value <= part + 1.05 for part, value in enumerate(parts))  # three digits
-            else:
-                assert isinstance(values, Choice)
-                counts = [drawn.count(value) for value in values.values]
-                assert max(counts) - min(counts) <= 1 + len(counts) // 2
-    search = METHODS["carp"].search
-    one, other = (
-        [trial_settings("carp", search, n, trials=30, seed=0)[key] for n in range(1, 30)]
-        for key in ("lr", "entropy_weight")
-    )
-    assert abs(np.corrcoef(np.log(one), np.log(other))[0, 1]) < 0.5
-
-
-def test_the_recipe_is_inside_the_range_of_carp() -> None:
-    recipe = read_recipe("cifar10-cpu")
-    for key, values in METHODS["carp"].search.items():
-        value = recipe[key][0] if isinstance(recipe[key], list) else recipe[key]
-        assert value in values, key
-    for key in ("embedding", "num_prototypes", "block_size"):
-        assert METHODS["carp"].fixed[key] == recipe[key]
+from tests.benchmarks.compared import BATCH, COMMON, SIZE, SMALL, coloured, training
 
 
 class Watched:
@@ -312,39 +143,6 @@ def test_ideas_are_chosen_without_test_images_and_one_may_be_added_later(small_m
     with pytest.MonkeyPatch.context() as patch, pytest.raises(CheckpointError, match="length"):
         patch.setattr(find_method("byol"), "length", 0.5)
         plan.run(NAMES, Display(quiet=True))
-
-
-def test_small_crops_take_fewer_steps() -> None:
-    source = coloured(2 * BATCH)
-    plain, crops = (training(name, source, epochs=10) for name in ("carp", "carp-crops"))
-    assert crops.num_steps == 0.7 * plain.num_steps
-    (batch,) = crops.loader.batches(0, 1)
-    assert [view.shape[-1] for view in batch.views] == [SIZE] * 2 + [crops.config.local_size] * 4
-
-
-def test_an_idea_without_effect_is_carp() -> None:
-    source, runs = coloured(2 * BATCH), list[MethodTraining]()
-    for name, changes in (("carp", {}), ("carp-sharp", {"sharpening": 1.0}), ("carp-spread", {"spread": 0.0})):
-        run = training(name, source, epochs=1)
-        for key, value in changes.items():
-            assert hasattr(run.method, key)
-            setattr(run.method, key, value)
-        run.run()
-        runs.append(run)
-    assert all(same(weights(runs[0]), weights(run)) for run in runs[1:])
-    assert all(issubclass(idea, type(runs[0].method)) for idea in IDEAS.values())
-
-
-def test_the_memory_holds_the_newest_embeddings_and_has_no_gradient() -> None:
-    run = training("carp-memory", coloured(2 * BATCH), epochs=1)
-    before = run.method.get_buffer("memory_KD").clone()
-    (batch,) = run.loader.batches(0, 1)
-    run.step(batch)
-    after = run.method.get_buffer("memory_KD")
-    assert torch.equal(after[2 * BATCH :], before[: -2 * BATCH])
-    assert torch.allclose(after.norm(dim=1), torch.ones(len(after)), atol=1e-5)
-    assert not torch.equal(after[: 2 * BATCH], before[: 2 * BATCH])
-    assert not after.requires_grad
 
 
 def test_a_final_job_waits_for_all_trials_of_its_method(finished: tuple[Path, Watched], tmp_path: Path) -> None:

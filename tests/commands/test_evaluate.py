@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import carp
 from carp.evaluation import runner
 from carp.evaluation.protocols import all_protocols
+from carp.features.store import open_store, write_manifest
 from tests.commands.conftest import Cli, assert_one_line
 from tests.helpers import tiny_images, write_images
 
@@ -59,6 +61,36 @@ def test_eval_with_more_neighbours_than_images_is_refused_before_anything_is_enc
     assert_one_line(cli(*words, "k=[5,67]", "--test", labelled), "k = 67", "67 images", "received 66", "Lower k")
     with pytest.raises(carp.errors.ConfigError, match=r"k must be greater than or equal to 1, received 0\."):
         carp.evaluate("knn", run, labelled, k=0)
+
+
+def test_train_and_test_images_with_the_same_names_and_sizes_have_features_of_their_own(
+    run: Path, tmp_path: Path
+) -> None:
+    train, test = (
+        write_images(tmp_path / name, tiny_images(30, seed=seed), classes=3, suffix=".bmp")
+        for seed, name in enumerate(("train", "test"))
+    )
+    same = carp.evaluate("knn", run, train, test=train, k=1, out=tmp_path / "out")
+    other = carp.evaluate("knn", run, train, test=test, k=1, out=tmp_path / "out")
+    assert same.values["top1@1"] == 1.0
+    assert other.values["top1@1"] < 0.9  # noise in three classes
+    assert len(list((tmp_path / "out" / "features").iterdir())) == 2
+
+
+def test_features_of_an_earlier_version_are_used_again_for_the_same_path_alone(run: Path, tmp_path: Path) -> None:
+    folders = [
+        write_images(tmp_path / str(seed), tiny_images(30, seed=seed), classes=3, suffix=".bmp") for seed in range(2)
+    ]
+    out = tmp_path / "out"
+    carp.evaluate("knn", run, folders[0], k=1, out=out)
+    (store,) = map(open_store, (out / "features").iterdir())
+    earlier = replace(store, folder=out / "features" / store.origin.without_sample().key()[:16])
+    store.folder.rename(earlier.folder)
+    write_manifest(replace(earlier, origin=store.origin.without_sample()))
+    carp.evaluate("knn", run, folders[0], k=1, out=out)
+    assert list((out / "features").iterdir()) == [earlier.folder]
+    carp.evaluate("knn", run, folders[1], k=1, out=out)
+    assert len(list((out / "features").iterdir())) == 2
 
 
 def test_a_small_bank_takes_the_usual_numbers_of_neighbours_that_it_has(

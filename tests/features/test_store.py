@@ -22,10 +22,11 @@ from carp.encoders.frozen_encoder import Encoder
 from carp.encoders.layers import NamedLayer, weights_hash
 from carp.errors import ConfigError, DataError, ModelError
 from carp.features import part_file
-from carp.features.extract import evaluation_crop, extract
+from carp.features.extract import FeatureBatch, evaluation_crop, extract, feature_batches
 from carp.features.filling import fill_store
 from carp.features.store import is_store, open_store
 from carp.features.tabular import write_csv, write_parquet
+from carp.images.identity import describe_data
 from carp.images.source import Source
 from carp.images.sources.folder import FolderSource
 from tests.helpers import tiny_images, write_images
@@ -75,7 +76,8 @@ def test_a_store_holds_what_extraction_gives(images: Path, tmp_path: Path) -> No
     assert list(store.places()) == [source.place(int(i)) for i in expected.indices]
     assert [bad.index for bad in store.unreadable] == [8, 28, 29]
     assert store.classes == source.classes
-    assert store.origin.data == {"name": str(images), "fingerprint": source.fingerprint, "images": 30}
+    assert store.origin.data == describe_data(source)
+    assert store.origin.data["images"] == 30
     assert sorted(contents(tmp_path / "store")) == ["features.npy", "labels.npy", "places.jsonl", "store.json"]
 
 
@@ -111,6 +113,34 @@ def test_a_store_of_something_else_is_refused_with_what_differs(images: Path, tm
     other = FolderSource(write_images(tmp_path / "other", tiny_images(5)))
     with pytest.raises(DataError, match=f"of the 30 images {images}, not the 5 images {tmp_path / 'other'}"):
         encoder().store(other, folder)
+
+
+def test_files_with_the_same_names_and_sizes_are_told_apart_by_their_content(tmp_path: Path) -> None:
+    one, other = (
+        FolderSource(write_images(tmp_path / name, tiny_images(5, seed=seed), suffix=".bmp"))
+        for seed, name in enumerate(("one", "other"))
+    )
+    assert one.fingerprint == other.fingerprint
+    store = encoder().store(one, tmp_path / "store")
+    with pytest.raises(DataError, match=f"of the 5 images {one.root}, not the 5 images {other.root}"):
+        encoder().store(other, tmp_path / "store")
+    moved = FolderSource(one.root.rename(tmp_path / "moved"))
+    assert encoder().store(moved, tmp_path / "store").origin == store.origin
+
+
+def test_an_extraction_is_not_resumed_with_other_files_of_the_same_names_and_sizes(tmp_path: Path) -> None:
+    folders = [write_images(tmp_path / str(seed), tiny_images(8, seed=seed), suffix=".bmp") for seed in range(2)]
+    one, other = map(FolderSource, folders)
+    origin = encoder().origin(one)
+
+    def stops_early(source: Source) -> Iterator[FeatureBatch]:
+        yield next(feature_batches(Colours(), source, size=32, device=CPU, batch_size=BATCH))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fill_store(tmp_path / "store", origin, one, stops_early, batch_size=BATCH)
+    found = encoder().store(other, tmp_path / "store", batch_size=BATCH)
+    np.testing.assert_array_equal(found.features, encoder().embed(folders[1], batch_size=BATCH))
 
 
 def test_features_of_an_older_transform_are_neither_found_nor_mixed(images: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from carp.features.extract import Features, Progress, default_resize, extract, f
 from carp.features.feature_options import ENCODER, Precision
 from carp.features.filling import fill_store
 from carp.features.store import Origin, Store
+from carp.images.identity import describe_data
 from carp.images.open_source import open_source
 from carp.images.source import MapStyle, Source, is_collection
 from carp.images.sources.array import ArraySource
@@ -134,7 +135,7 @@ class Encoder:
         return Origin(
             model=self.description(),
             transform=transform,
-            data={"name": source.name, "fingerprint": source.fingerprint, "images": len(source)},
+            data=describe_data(source),
         )
 
     def embed(

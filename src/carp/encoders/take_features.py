@@ -14,6 +14,7 @@ from carp.features.feature_options import FeatureOptions
 from carp.features.store import Store, is_store, open_store
 from carp.images import open_source
 from carp.images.decoding.decode import pixel_limit
+from carp.images.identity import describe_data, is_same_data
 from carp.images.source import Openable, Source
 from carp.runs.epoch_argument import split_epoch
 from carp.runs.run_folder import INDEX, is_run
@@ -51,7 +52,7 @@ def images_and_features(
         return source, take_features(encoder, source, folder, options, display)
     source = open_source.open_images(data, display, root=options.root, download=options.download)
     store = open_store(folder)
-    if store.origin.data["fingerprint"] != source.fingerprint:
+    if not is_same_data(store.origin.data, describe_data(source)):
         name = store.origin.data["name"]
         raise DataError(f"{folder} contains the features of {name}, not of {source.name}. Give --model to embed these.")
     return source, store

@@ -14,7 +14,7 @@ from carp.errors import ConfigError
 from carp.evaluation.labelled_features import LabelledFeatures, labelled_features
 from carp.evaluation.result import Result
 from carp.features.feature_options import FeatureOptions
-from carp.features.store import Origin, Store, is_store, open_store
+from carp.features.store import Origin, Store, is_store, open_store, read_manifest
 from carp.images.source import Openable, Source
 from carp.images.views.interpolation import DEFAULT_INTERPOLATION
 from carp.runs.epoch_argument import split_epoch
@@ -83,8 +83,15 @@ class Workspace:
         return take_features(encoder, source, self.store_folder(origin), self.options, self.display), origin
 
     def store_folder(self, origin: Origin) -> Path:
-        """Return the folder for the features of this origin."""
-        return self.folder / STORES / origin.key()[:16]
+        """Return the folder for the features of this origin.
+
+        An earlier version did not record the sample. Its features are used again if they are of the same path.
+        """
+        stores = self.folder / STORES
+        earlier = stores / origin.without_sample().key()[:16]
+        if is_store(earlier) and read_manifest(earlier).name == origin.data["name"]:
+            return earlier
+        return stores / origin.key()[:16]
 
     def required_encoder(self) -> Encoder:
         """Return the encoder; raise an error if only stored features were given."""

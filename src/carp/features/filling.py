@@ -28,6 +28,7 @@ from carp.features.store import (
     write_manifest,
 )
 from carp.files.atomic import remove, replacing
+from carp.images.identity import is_same_data
 from carp.images.loading.quarantine import nothing_to_read
 from carp.images.source import Source
 from carp.images.sources.subset import Subset
@@ -63,7 +64,7 @@ def fill_store(
                 f"cannot write features to {folder}: {reason}. Fix this and rerun; finished batches are kept."
             ) from error
     store = open_store(folder)
-    if store.origin.key() != origin.key():
+    if not store.origin.matches(origin):
         raise DataError(
             f"{folder} contains other features: {_difference(store.origin, origin)}. Give another folder with --out."
         )
@@ -157,7 +158,7 @@ def _difference(found: Origin, wanted: Origin) -> str:
         if before == now:  # a run that was resumed, or another file of the same name
             before, now = (f"{name}, weights {o.model['hash'][:8]}" for name, o in ((before, found), (now, wanted)))
         parts.append(f"of {before}, not {now}")
-    if found.data["fingerprint"] != wanted.data["fingerprint"]:
+    if not is_same_data(found.data, wanted.data):
         before, now = (f"{origin.data['images']:,} images {origin.data['name']}" for origin in (found, wanted))
         parts.append(f"of the {before}, which have changed" if before == now else f"of the {before}, not the {now}")
     parts += [f"with {difference}" for difference in transform_differences(found.transform, wanted.transform)]

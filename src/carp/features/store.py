@@ -17,7 +17,7 @@ Shapes: M images that can be read, F features, C classes.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,6 +30,7 @@ from carp.features.extract import Features
 from carp.files.digests import damage_of
 from carp.files.manifest import Manifest
 from carp.files.verdicts import Checked, judge_complete
+from carp.images.identity import is_same_data
 from carp.images.loading.quarantine import Unreadable
 from carp.images.views.interpolation import DEFAULT_INTERPOLATION
 
@@ -47,12 +48,22 @@ class Origin:
     of the model."""
     transform: dict[str, Any]
     data: dict[str, Any]
-    """`name`, `fingerprint`, `images`."""
+    """`name`, `fingerprint`, `images`, and `sample`, which stores of earlier versions lack."""
 
     def key(self) -> str:
         """Return a hash of everything that features depend on; names do not matter."""
         parts = (self.model["hash"], self.model["layer"], self.transform, self.data["fingerprint"], self.data["images"])
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        sample = [self.data["sample"]] if "sample" in self.data else []
+        return hashlib.sha256(json.dumps([*parts, *sample], sort_keys=True).encode()).hexdigest()
+
+    def without_sample(self) -> "Origin":
+        """Return the origin as an earlier version recorded it."""
+        return replace(self, data={name: value for name, value in self.data.items() if name != "sample"})
+
+    def matches(self, other: "Origin") -> bool:
+        """Return whether both have equal features, as far as what they record can tell."""
+        same_key = self.without_sample().key() == other.without_sample().key()
+        return same_key and is_same_data(self.data, other.data)
 
 
 @dataclass(frozen=True)

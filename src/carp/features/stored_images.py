@@ -6,6 +6,7 @@ from pathlib import Path
 from carp.errors import CarpError, DataError, StorageError
 from carp.features.store import Store
 from carp.images.decoding.decode import Stored, read_file
+from carp.images.identity import describe_data, is_same_data
 from carp.images.open_source import open_source
 from carp.images.source import Openable, Source
 
@@ -34,7 +35,7 @@ class StoredImages:
             raise
         except CarpError as error:
             raise DataError(f"cannot open the images {name} again: {error} Give their new path with --data.") from None
-        if source.fingerprint != self._store.origin.data["fingerprint"]:
+        if not is_same_data(self._store.origin.data, describe_data(source)):
             raise DataError(
                 f"{source.name} is not the data that the features were extracted from ({name}). Give the original "
                 "data with --data."

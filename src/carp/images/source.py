@@ -6,6 +6,7 @@ class registers itself; from then on it is available to `open_source`, `source=K
 error messages that list the kinds. A class defined anywhere else works as well, as soon as its module is imported.
 """
 
+import hashlib
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
@@ -20,10 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from carp.console.addresses import is_address, last_name
+from carp.errors import UnreadableImageError
 from carp.images.decoding.decode import Pixels, Stored, decode
 
 T = TypeVar("T")
 Found = Callable[[int, int], None]  # called with (images found so far, 0), as the total is unknown
+_HASHED = 16  # images that a sample covers
 _REGISTERED: dict[str, type["Source"]] = {}  # by module and name of the class, so that a reload replaces it
 
 
@@ -79,7 +82,8 @@ class Source(ABC):
 
     Attributes:
         name: Its name in messages and results.
-        fingerprint: Changes when the images change.
+        fingerprint: Changes when the images change. It may cover names and sizes alone, so that it is known at once.
+        sample: A hash of a few images. It tells two folders apart whose files have the same names and sizes.
         labels: One class index per image, [N]; or [N, C] where an image may show several classes, 1 for each that it
             shows. None without labels.
         classes: The names of the classes; empty without labels.
@@ -121,6 +125,11 @@ class Source(ABC):
     def open(cls, data: Any, how: Opening) -> "Source":
         """Open data that `claims` accepts, or the REST of `KIND:REST`; every kind defines it."""
         raise NotImplementedError
+
+    @lazy
+    def sample(self) -> str:
+        """A hash of a few images."""
+        return _hash_of_some(self)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -203,3 +212,16 @@ def _import_kinds() -> None:
     package = importlib.import_module("carp.images.sources")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
+
+
+def _hash_of_some(source: Source) -> str:
+    """Return a hash of the number of images and of a few of them."""
+    digest = hashlib.sha256(f"{len(source)}".encode())
+    for index in np.unique(np.linspace(0, len(source) - 1, _HASHED).astype(int)).tolist():
+        try:
+            stored = source.fetch(index)
+        except UnreadableImageError:
+            digest.update(b"unreadable")
+            continue
+        digest.update(stored if isinstance(stored, bytes) else f"{stored.shape}".encode() + stored.tobytes())
+    return digest.hexdigest()

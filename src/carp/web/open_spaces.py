@@ -15,6 +15,7 @@ from carp.evaluation.workspace import Workspace
 from carp.features.extract import Features
 from carp.features.feature_options import FeatureOptions
 from carp.features.store import Store, is_store, open_store
+from carp.images.identity import describe_data, is_same_data
 from carp.images.open_source import open_images
 from carp.images.source import Openable, Source
 from carp.runs.epoch_argument import split_epoch
@@ -142,7 +143,7 @@ def _open_array(path: Path, source: Source | None) -> tuple[ImageCollection, Spa
 
 
 def _check_images(store: Store, source: Source | None) -> None:
-    if source is not None and source.fingerprint != store.origin.data["fingerprint"]:
+    if source is not None and not is_same_data(store.origin.data, describe_data(source)):
         raise DataError(
             f"{store.folder} contains the features of {store.name}, not of {source.name}. Give the images that were "
             "embedded, or embed these with `carp embed`."

@@ -11,7 +11,7 @@ from carp.config import SMALL_IMAGE, SizeSettings
 from carp.errors import UnreadableImageError
 from carp.images.decoding.decode import Pixels, Stored
 from carp.images.loading.quarantine import Misses, Unreadable, nothing_to_read
-from carp.images.source import Source, read
+from carp.images.source import Source, lazy, read
 from carp.images.sources.array import ArraySource
 from carp.images.views.centre_crop import resize_and_crop
 
@@ -26,6 +26,11 @@ class HeldSource(ArraySource):
         super().__init__(images, source.labels, source.classes, name=source.name, fingerprint=source.fingerprint)
         self._source, self.unreadable = source, {bad.index: bad for bad in unreadable}
         self.label_remedy = source.label_remedy
+
+    @lazy
+    def sample(self) -> str:
+        """That of the original images."""
+        return self._source.sample
 
     def fetch(self, index: int) -> Stored:
         """Return RGB bytes [H, W, 3]."""
