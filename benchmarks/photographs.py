@@ -3,10 +3,11 @@
     python -m benchmarks.photographs --train pets-train.csv --test pets-test.csv --minutes 60 \
         --runs runs/photographs --out benchmarks/results/photographs.jsonl
 
-`carp train --recipe folder --minutes 60` beside SimCLR with the same encoder, size of views, batch and time. Both are
-judged by k-NN (k = 20), with the training images as bank and the test images as queries, beside the untrained encoder
-and raw pixels. `--settings lr=2 temperature=0.2` are SimCLR's; by default, those of its paper. An interrupted run
-resumes in `--runs`, finished rows of OUT are not computed again, and two processes may each take one `--method`.
+`carp train PHOTOS --minutes 60` beside SimCLR with the same encoder, size of views, batch and time. Both are judged by
+k-NN (k = 20), with the training images as bank and the test images as queries, beside the untrained encoder and raw
+pixels. `--settings lr=2 temperature=0.2` are SimCLR's; by default, those of its paper. An interrupted run resumes in
+`--runs`, and finished rows of OUT are not computed again. Two processes may each take one `--method`; SimCLR's waits
+until CARP's has chosen the size of the views.
 """
 
 import argparse
@@ -26,13 +27,14 @@ from benchmarks.compare.methods import METHODS
 from benchmarks.compare.training import MethodTraining
 from benchmarks.shared import CPU, Results, knn_of
 from carp.compute.device import best_precision
-from carp.config import resolve
-from carp.config.recipe import parse_overrides, read_recipe
+from carp.config import Config
+from carp.config.recipe import parse_overrides
 from carp.console.progress import Display
 from carp.features.extract import RAW_PIXELS_SIDE
 from carp.files.atomic import write_atomic
 from carp.images.open_source import open_images
 from carp.images.source import Source
+from carp.runs.run_folder import open_run
 from carp.studies.job_folder import newest_step
 from carp.studies.measure import job_seconds
 from carp.training.planning.time_budget import FOR_STEPS
@@ -47,7 +49,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True)
     parser.add_argument("--test", required=True)
-    parser.add_argument("--recipe", default="folder")
+    parser.add_argument("--recipe", help="default: the one that `carp train` uses, which chooses the size of the views")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--method", nargs="+", choices=[CARP, SIMCLR], default=[CARP, SIMCLR])
@@ -59,14 +61,22 @@ def main(words: Sequence[str] | None = None) -> None:
     train, test = (open_images(name, display) for name in (arguments.train, arguments.test))
     trainers = {CARP: _carp, SIMCLR: _simclr}
     for method in arguments.method:
-        keys = {"method": method, "recipe": arguments.recipe, "minutes": arguments.minutes, "seed": arguments.seed}
+        keys = {
+            "method": method,
+            "recipe": arguments.recipe or "default",
+            "minutes": arguments.minutes,
+            "seed": arguments.seed,
+        }
         if results.find(**keys) is None:
-            folder = arguments.runs / f"{method}-seed{arguments.seed}"
-            encoders, about = trainers[method](folder, train, arguments)
+            encoders, about = trainers[method](_folder(method, arguments), train, arguments)
             knn = _pixels(train, test) if method == CARP else {}
-            knn |= knn_of(encoders, about.pop("size"), train, test)
+            knn |= knn_of(encoders, about["size"], train, test)
             results.add({**keys, **about, "knn": {branch: round(100 * value, 2) for branch, value in knn.items()}})
     print("\n".join(table(results.rows)))
+
+
+def _folder(method: str, arguments: argparse.Namespace) -> Path:
+    return Path(arguments.runs / f"{method}-seed{arguments.seed}")
 
 
 def _pixels(train: Source, test: Source) -> dict[str, float]:
@@ -85,12 +95,19 @@ def _carp(folder: Path, source: Source, arguments: argparse.Namespace) -> tuple[
     return encoders, {"spent": spent, "epochs": run.config.epochs, "size": run.config.global_size}
 
 
+def _wait_for_config(folder: Path) -> Config:
+    """Return the settings of a run as soon as it has begun."""
+    while not (folder / "config.yaml").exists():
+        time.sleep(1)
+    return open_run(folder).config
+
+
 def _simclr(folder: Path, source: Source, arguments: argparse.Namespace) -> tuple[dict[str, nn.Module], dict[str, Any]]:
     """Train SimCLR for as many epochs as fit into the time; the number is kept, so that a resumed run has the same."""
     folder.mkdir(parents=True, exist_ok=True)
     method, begin, resumed_at = METHODS[SIMCLR], time.monotonic(), newest_step(folder)
     trial = {**Effort().trial(SIMCLR, 0).point.settings, **parse_overrides(arguments.settings)}
-    base = resolve(read_recipe(arguments.recipe), num_images=len(source))
+    base = _wait_for_config(_folder(CARP, arguments))
     shared = {name: getattr(base, name) for name in _SHARED} | {"precision": best_precision(CPU)}
 
     def training(epochs: int) -> MethodTraining:
@@ -122,11 +139,12 @@ def _epochs(training: MethodTraining, seconds: float) -> int:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """One row per encoder."""
-    lines = ["| method | encoder | minutes | epochs | k-NN, % |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| method | encoder | views | minutes | epochs | k-NN, % |", "| --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         for branch, value in row["knn"].items():
-            trained = branch in ("student", "teacher")
-            about = (row["method"], branch, row["spent"], row["epochs"]) if trained else ("", branch, 0, 0)
+            about = ("", branch, "", 0, 0)
+            if branch in ("student", "teacher"):
+                about = (row["method"], branch, row["size"], row["spent"], row["epochs"])
             lines.append(f"| {' | '.join(map(str, about))} | {value:.1f} |")
     return lines
 

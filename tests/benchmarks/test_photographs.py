@@ -40,7 +40,7 @@ def test_both_are_measured_once(
     photographs.main(command)
     rows = capsys.readouterr().out.splitlines()
     assert len(rows) == 2 + 5
-    assert rows[2].startswith("|  | raw pixels | 0 | 0 |")
+    assert rows[2].startswith("|  | raw pixels |  | 0 | 0 |")
 
 
 def test_pixels_are_those_of_small_images(tmp_path: Path) -> None:
