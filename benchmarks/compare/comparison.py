@@ -11,7 +11,7 @@ from torch import nn
 from benchmarks.compare.baselines import baseline_jobs, baseline_of, is_baseline
 from benchmarks.compare.effort import Effort, is_final
 from benchmarks.compare.images import ComparedImages
-from benchmarks.compare.measures import KNN, MEASURES, measured
+from benchmarks.compare.measures import HELD_OUT, KNN, MEASURES, measured
 from benchmarks.compare.methods import METHODS, find_method
 from benchmarks.compare.training import MethodTraining
 from benchmarks.shared import CPU
@@ -139,11 +139,13 @@ class Comparison:
         return self._written(job, values, place)
 
     def measure_baseline(self, job: Job, place: Path) -> JobResult:
-        """Measure an encoder that is not trained."""
+        """Measure an encoder that is not trained, also by the images that judge the trials."""
         start = time.monotonic()
         config = resolve({**self.common, "seed": job.seed}, num_images=len(self.images.train))
         encoder, size = baseline_of(job.point.value, config)
-        found = self._measured({"student": encoder}, size, job)
+        encoders = {"student": encoder}
+        found = self._measured(encoders, size, job)
+        found[HELD_OUT] = measured(encoders, size, self.images.for_trials, self.images.judging, [KNN])[KNN]
         seconds = time.monotonic() - start
         return self._written(job, Measured(accuracies=found.pop(KNN), measures=found, seconds=seconds), place)
 
@@ -232,6 +234,5 @@ def _described(name: str) -> dict[str, Any]:
         "fixed": dict(method.fixed),
         "search": {key: f"{values} (published: {values.published})" for key, values in method.search.items()},
         "schedules": [method.lr_end, method.warmup, method.momentum_end, method.vector_lr],
-        "judged": method.judged,
         "length": method.length,
     }

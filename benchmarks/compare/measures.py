@@ -16,6 +16,7 @@ from carp.images.sources.array import ArraySource
 
 KNN, LINEAR, NMI = "knn", "linear", "nmi"
 MEASURES = {KNN: "k-NN", LINEAR: "linear", NMI: "k-means NMI"}
+HELD_OUT = "held_out"  # k-NN of a baseline on the images that judge the trials
 K = 20
 _LINEAR_EPOCHS = 30  # on stored features; `carp eval linear` has 100
 _REDOS = 5  # starts of k-means; `carp eval kmeans` has 20

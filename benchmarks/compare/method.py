@@ -18,7 +18,8 @@ from carp.config import Config, resolve
 from carp.model.encoder import build_encoder, num_features
 from carp.training.optimiser import build_optimiser
 
-LR_FACTORS = (0.5, 10.0)  # of the published learning rate: a hundred times fewer steps may need a larger one
+LARS_RATES = (0.2, 10.0)  # the same for all methods: LARS moves weights by a share of their length, whatever the loss
+SGD_FACTORS = (0.5, 10.0)  # of the published learning rate: a hundred times fewer steps may need a larger one
 MOMENTA = (0.9, 0.97, 0.99, 0.996)  # of teachers
 WIDTHS = (512, 1024, 2048)  # of projectors' hidden layers
 
@@ -51,7 +52,6 @@ class Method(nn.Module, ABC):
         warmup: The share of the steps in which the learning rate rises.
         momentum_end: The last momentum of the teacher; None keeps the first.
         vector_lr: The learning rate of biases and batch norm, relative to that of matrices.
-        judged: The branch that its paper evaluates, which the search is judged by.
         multi_crop: Whether its paper trains on additional small views.
         length: The number of epochs relative to other methods; less than 1 if its steps take longer.
 
@@ -69,7 +69,6 @@ class Method(nn.Module, ABC):
     warmup: ClassVar[float] = 0.0
     momentum_end: ClassVar[float | None] = 1.0
     vector_lr: ClassVar[float] = 1.0
-    judged: ClassVar[str] = "student"
     multi_crop: ClassVar[bool] = False
     length: ClassVar[float] = 1.0
 
@@ -143,9 +142,14 @@ def teacher_of(networks: nn.Sequential, student: nn.Sequential) -> nn.Sequential
     return networks.requires_grad_(False)
 
 
-def learning_rate(published: float) -> LogUniform:
-    """The range of learning rates, per 256 images, around a published one."""
-    low, high = LR_FACTORS
+def lars_rate(published: float) -> LogUniform:
+    """The range of learning rates with LARS, per 256 images."""
+    return LogUniform(*LARS_RATES, published=published)
+
+
+def sgd_rate(published: float) -> LogUniform:
+    """The range of learning rates without LARS, per 256 images, around a published one."""
+    low, high = SGD_FACTORS
     return LogUniform(low * published, high * published, published=published)
 
 

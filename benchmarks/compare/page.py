@@ -13,26 +13,28 @@ from benchmarks.compare.tables import choices_table, jobs_csv, markdown_table, r
 from carp.console.quantities import counted
 from carp.files.atomic import write_atomic
 
-_FEW = 3  # names in a sentence
-
 _INTRODUCTION = """# Methods compared
 
-CARP and seven other methods, each with the same encoder, images, views per image, batch, steps and number of trials:
+CARP and seven other methods, each with the same encoder, images, views per image, batch, steps and number of trials.
+The commands run in a checkout, in an environment with the extra `bench` (`make setup`, then `. .venv/bin/activate`):
 
-    python -m benchmarks.compare run --name cifar10 --train cifar10/train --test cifar10/test --images 10000 --epochs 3
+    python -m benchmarks.compare run --name cifar10 --train cifar10/train --test cifar10/test --images 10000 --epochs 6
     python -m benchmarks.compare run --name cifar10-ten-epochs --choices cifar10 --train cifar10/train \\
         --test cifar10/test --epochs 10
-    python -m benchmarks.compare run --name gtsrb --train gtsrb_48/train --test gtsrb_48/test --images 10000 \\
-        --epochs 3 --group '\\d+/\\d+_' --set flip=0
+    python -m benchmarks.compare run --name gtsrb --train gtsrb_48/train --test gtsrb_48/test --epochs 6 \\
+        --group '\\d+/\\d+_' --set flip=0
     python -m benchmarks.compare run --name pets --train dataset:pets:train --test dataset:pets:test --root pets \\
-        --size 64 --epochs 10
+        --size 64 --epochs 20 --set stem=encoder
     python -m benchmarks.compare table --page docs/comparison.md
 
 Run a command again to continue it, or several times at once to share its jobs. The last command writes this page from
-the result files. `--group` keeps the frames of one traffic sign together: they are near-copies, so those held out must
-not be in the bank. [What we read from the tables](results.md#methods-compared) is in the results.
+the result files. [What we read from the tables](results.md#methods-compared) is in the results.
 
-Trials on ten epochs of CIFAR-10 would take about 50 hours of one core. So the trials run on a short budget, and
+`gtsrb_48` has every third frame of the German traffic-sign benchmark (GTSRB), with a shorter side of at most 48 pixels.
+Frames of one sign are near-copies. `--group` holds them out together, because k-NN must not find frames of a sign that
+is held out among its labelled images.
+
+Trials on ten epochs of CIFAR-10 would take about 16 hours of one core. So the trials run on a short budget, and
 `--choices` then trains the settings that they chose for longer. A method whose best settings depend most on the length
 of training loses most by this.
 
@@ -40,15 +42,16 @@ of training loses most by this.
 - **The same for all**: the encoder of the recipe `cifar10-cpu` with the same initial weights, the images and their
   order, two views per image, the batch, the number of steps, the precision and one thread. Blur is off, because the
   images are small.
-- **Each method's own**: the loss, projector, optimiser family, schedules, crops and colours of its paper. Losses and
+- **Each method's own**: the loss, projector, optimiser family, schedules, crops and colours of its paper (DINO's
+  optimiser is solo-learn's for small images, because the authors' did not train it here). Losses and
   heads come from `lightly` where it has them. Projector widths, prototypes and outputs are a quarter of the published
   ones, as the encoder's channels are, and at least 128.
 - **Trials**: every method has the same number. Trial 0 is the published setting; the others are drawn at random from
-  the ranges below, spread evenly over each (a Latin hypercube). Learning rates go from half to ten times the
-  published one, because training is much shorter. Projector widths are searched for methods with at most two other
-  settings. A trial that diverges counts.
-- **Choice**: by k-NN (k = 20) on training images that no trial trains on, of the branch that the method's paper
-  evaluates. Test images are opened only after it.
+  the ranges below, spread evenly over each (a Latin hypercube). With LARS, learning rates are from the same range for
+  all methods. Projector widths are searched for methods with at most two other
+  settings. A diverged trial still counts.
+- **Choice**: by k-NN (k = 20) on training images that no trial trains on, of the better branch, student or teacher.
+  Test images are opened only after it.
 - **Test**: the chosen setting is trained again on all training images (or on as many as `--images` says) with seeds
   that no trial used. k-NN, linear classifiers on stored features (30 epochs) and k-means (NMI; 5 starts) use all
   training images; values are means ± standard deviations over seeds, in percent.
@@ -104,8 +107,7 @@ def _section(dataset: DatasetResults, *, with_plot: bool = False) -> str:
     if dataset.methods and dataset.choices is None:
         lines.append(choices_table(dataset))
     if dataset.missing:
-        some = ", ".join(dataset.missing[:_FEW]) + (" …" if len(dataset.missing) > _FEW else "")
-        lines.append(f"{counted(len(dataset.missing), 'job')} not done yet: {some}\n")
+        lines.append(f"Preliminary: {counted(len(dataset.missing), 'job')} still to run.\n")
     return "\n".join(lines)
 
 
@@ -122,17 +124,22 @@ def ranges_section() -> str:
     return "\n".join(
         [
             "## Ranges",
-            "Numbers between two ends are drawn evenly on a logarithmic scale. Learning rates are per 256 images.",
+            "Numbers between two ends are drawn evenly on a logarithmic scale. Learning rates are per 256 images. "
+            "CARP's `embedding_length` 22.6 comes with `prototype_lr` 0.1, as in the recipe `cifar10-cpu`.",
             "",
             markdown_table(["method", "setting", "range", "published", "source"], rows),
             "Settings that are not searched:",
             "",
             markdown_table(["method", "settings"], fixed),
             "## Ideas for CARP",
-            "Each has as many trials as CARP, on held-out images: `--methods carp carp-collision … --held-out-only`.",
+            "Each has as many trials as CARP, and final runs that are judged by held-out images too:",
+            "",
+            f"    python -m benchmarks.compare run --methods carp {' '.join(IDEAS)} \\",
+            "        --held-out-only --name cifar10-ideas --train cifar10/train --test cifar10/test \\",
+            "        --images 10000 --epochs 6",
             "",
             markdown_table(
-                ["idea", "what it does", "other settings than CARP", "source"],
+                ["idea", "what it does", "settings that differ from CARP's", "source"],
                 [
                     [f"`{idea.name}`", str(idea.__doc__).splitlines()[0], _changes(idea), idea.source]
                     for idea in IDEAS.values()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from benchmarks.compare.effort import judgement
-from benchmarks.compare.measures import MEASURES
+from benchmarks.compare.measures import HELD_OUT, MEASURES
 from benchmarks.compare.summary import DatasetResults, Finals, MethodResults, values_of
 from carp.console.quantities import duration
 from carp.studies.study import BRANCHES, Mean
@@ -52,22 +52,36 @@ def results_table(dataset: DatasetResults) -> str:
 
 
 def choices_table(dataset: DatasetResults) -> str:
-    """Return what every method chose, from how many trials."""
-    head = ["method", "trials", "diverged", "chosen", "its settings", "held-out k-NN", "published setting"]
+    """Return what every method chose, from how many trials, and what is learned without training."""
+    head = [
+        "method",
+        "trials",
+        "diverged",
+        "chosen",
+        "its settings",
+        "its held-out k-NN",
+        "of the published setting",
+        "of all trials",
+    ]
+    baselines = ([row.title, *[""] * 4, mean_text(row.mean(HELD_OUT, "student")), "", ""] for row in dataset.baselines)
     return markdown_table(
         head,
-        (
-            [
-                row.title,
-                str(len(row.trials)),
-                str(sum(judgement(trial) is None for trial in row.trials)),
-                f"trial {row.chosen.place:g}",
-                settings_text(row.chosen.settings),
-                _percent(judgement(row.chosen)),
-                _percent(judgement(row.trials[0])),
-            ]
-            for row in dataset.methods
-        ),
+        [
+            *(
+                [
+                    row.title,
+                    str(len(row.trials)),
+                    str(sum(judgement(trial) is None for trial in row.trials)),
+                    f"trial {row.chosen.place:g}",
+                    settings_text(row.chosen.settings),
+                    _percent(judgement(row.chosen)),
+                    _percent(judgement(row.trials[0])),
+                    _extent([found for trial in row.trials if (found := judgement(trial)) is not None]),
+                ]
+                for row in dataset.methods
+            ),
+            *baselines,
+        ],
     )
 
 
@@ -122,6 +136,10 @@ def _line(cells: Sequence[str]) -> str:
 
 def _percent(share: float | None) -> str:
     return _NONE if share is None else f"{100 * share:.1f}"
+
+
+def _extent(shares: Sequence[float]) -> str:
+    return f"{_percent(min(shares))} to {_percent(max(shares))}" if shares else _NONE
 
 
 def _seconds(seconds: float | None) -> str:

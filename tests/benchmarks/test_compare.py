@@ -181,6 +181,9 @@ def test_tables_plot_and_page(finished: tuple[Path, Watched], tmp_path: Path) ->
     mean = 100 * float(np.mean([final.accuracies["teacher"] for final in finals]))
     assert f"{mean:.1f} ± " in next(line for line in table.splitlines() if line.startswith("| BYOL"))
     assert "| 2 | 0 | trial " in table
+    values = [100 * max(trial.accuracies.values()) for trial in dataset.methods[1].trials]
+    assert f"| {min(values):.1f} to {max(values):.1f} |" in table
+    assert "Preliminary" not in table
     every = list(csv.DictReader((out / "table.csv").open()))
     assert {row["measure"] for row in every} == {"knn", "linear", "nmi"}
     rows = [row for row in every if row["method"] in NAMES]
@@ -208,6 +211,9 @@ def test_baselines_are_the_initial_encoder_and_the_pixels(finished: tuple[Path, 
     initial = training("simclr", bank, seed=1).method.encoders()
     found = measured(initial, SIZE, bank, queries, ["knn"])["knn"]["student"]
     assert untrained.finals[0].accuracies["student"] == found
+    images = ComparedImages(bank, NeverOpened(), SIZE, held_out=BATCH)
+    held_out = measured(initial, SIZE, images.for_trials, images.judging, ["knn"])["knn"]
+    assert untrained.finals[0].measures["held_out"] == held_out
     write_comparison(copy_of(out, tmp_path))
     table = (tmp_path / "table.md").read_text()
     assert table.index("| BYOL") < table.index("| untrained encoder") < table.index("| raw pixels")

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("lightly", reason="the extra `bench` is not installed")
 
-from benchmarks.compare.methods import IDEAS, KNOWN, METHODS, find_method
+from benchmarks.compare.methods import IDEAS, KNOWN, METHODS
 from benchmarks.compare.ranges import Choice, LogUniform, trial_settings
 from benchmarks.compare.training import MethodTraining
 
@@ -43,7 +43,6 @@ def test_every_method_learns_a_batch_with_the_gradient_of_every_parameter(name: 
         assert not [key for key, gradient in trained.items() if gradient is None or not gradient.isfinite().all()]
     start = 4 if name in {"moco", "carp-memory"} else 0  # what they remember is random at first
     assert losses[-1] < losses[start]
-    assert find_method(name).judged in run.method.encoders()
 
 
 def test_all_methods_start_from_the_same_encoder() -> None:

@@ -148,6 +148,15 @@ def test_the_python_runs(page: str, images: None, monkeypatch: pytest.MonkeyPatc
         assert names["prototypes"].grad is not None
 
 
+def test_the_training_loop_trains() -> None:
+    names: dict[str, Any] = {}
+    (block,) = blocks("docs/tasks/own-loop.md", "python")
+    exec(compile(block, "own-loop.md", "exec"), names)
+    student, teacher = (names[name].prototypes for name in ("student", "teacher"))
+    assert student.grad.abs().sum() > 0
+    assert 0 < (student - teacher).abs().max() < 0.01
+
+
 def test_the_page_on_python_names_every_function() -> None:
     text = (ROOT / "docs/python.md").read_text()
     functions = [name for name in carp.__all__ if name[0].islower()]

@@ -6,7 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from benchmarks.compare.method import Method, Moment, learning_rate
+from benchmarks.compare.method import Method, Moment, lars_rate
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
 from carp.model.carp import Carp, Embedded
@@ -38,13 +38,12 @@ class CarpItself(Method):
         "solarise": [0.0, 0.2, 0.0],
     }
     search = {  # noqa: RUF012
-        "lr": learning_rate(0.6),
+        "lr": lars_rate(0.6),
         "teacher_momentum": Choice(0.9, 0.97, 0.99, published=0.99),
         "entropy_weight": LogUniform(1.0, 10.0, published=1.0),
         "embedding_length": Choice(None, 22.6, published=None),
     }
     lr_end = 0.01
-    judged = "teacher"
     multi_crop = True
 
     @classmethod

@@ -8,7 +8,7 @@ from lightly.loss import NTXentLoss
 from lightly.models.modules import MoCoProjectionHead, SimCLRProjectionHead
 from torch import Tensor, nn
 
-from benchmarks.compare.method import Method, Moment, encoder_of, learning_rate, momentum, teacher_of, width
+from benchmarks.compare.method import Method, Moment, encoder_of, lars_rate, momentum, sgd_rate, teacher_of, width
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
 from carp.random import Purpose, seed_of
@@ -30,7 +30,7 @@ class SimCLR(Method):
         **_COLOURS,
     }
     search = {  # noqa: RUF012
-        "lr": learning_rate(1.0),
+        "lr": lars_rate(1.0),
         "projector_hidden": width(512),
         "temperature": LogUniform(0.05, 0.5, published=0.5),
     }
@@ -67,7 +67,7 @@ class MoCo(Method):
         **_COLOURS,
     }
     search = {  # noqa: RUF012
-        "lr": learning_rate(0.03),
+        "lr": sgd_rate(0.03),
         "teacher_momentum": momentum(0.99),
         "temperature": LogUniform(0.05, 0.5, published=0.1),
         "queue": Choice(1024, 4096, 16_384, published=4096),

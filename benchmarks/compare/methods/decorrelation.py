@@ -7,7 +7,7 @@ from lightly.loss import BarlowTwinsLoss, VICRegLoss
 from lightly.models.modules import BarlowTwinsProjectionHead
 from torch import Tensor, nn
 
-from benchmarks.compare.method import Method, Moment, encoder_of, learning_rate, width
+from benchmarks.compare.method import Method, Moment, encoder_of, lars_rate, width
 from benchmarks.compare.ranges import LogUniform
 from carp.config import Config
 
@@ -39,13 +39,13 @@ class BarlowTwins(_Decorrelation):
         "solarise": [0.0, 0.2, 0.0],
     }
     search = {  # noqa: RUF012
-        "lr": learning_rate(0.2),
+        "lr": lars_rate(0.2),
         "projector_hidden": width(2048),
         "redundancy": LogUniform(0.001, 0.05, published=0.0051),
     }
     lr_end = 0.001
     warmup = 0.01
-    vector_lr = 0.024  # 0.0048 / 0.2
+    vector_lr = 0.1  # 0.0048 / 0.2 for 8,192 outputs; the loss grows with their number, and there are a quarter of them
 
     def __init__(self, config: Config, redundancy: float) -> None:
         super().__init__(config, BarlowTwinsLoss(redundancy))
@@ -63,7 +63,7 @@ class VICReg(_Decorrelation):
         "solarise": [0.1, 0.1, 0.0],
     }
     search = {  # noqa: RUF012
-        "lr": learning_rate(0.3),
+        "lr": lars_rate(0.3),
         "projector_hidden": width(2048),
         "variance": LogUniform(5.0, 50.0, published=25.0),
     }

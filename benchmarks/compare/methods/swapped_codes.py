@@ -12,16 +12,20 @@ from lightly.models.modules import SwaVProjectionHead, SwaVPrototypes
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.compare.method import Method, Moment, encoder_of, learning_rate
+from benchmarks.compare.method import Method, Moment, encoder_of, lars_rate
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
 
-_FROZEN = 1 / 200  # share of the steps in which the prototypes do not move
+_FROZEN = 0.05  # share of the steps in which the prototypes do not move; authors: the first epoch, 5,005 steps
 _QUEUE_STARTS = 15 / 200
 
 
 class SwAV(Method):
-    """Swapped assignments between views (Caron et al., 2020), with the queue that small batches need."""
+    """Swapped assignments between views (Caron et al., 2020), with the queue that small batches need.
+
+    `sharpness` is the temperature of the predictions, relative to that of the codes (`epsilon`, published: 0.05). Codes
+    that are not sharper than predictions teach nothing, so the two temperatures are not searched independently.
+    """
 
     name, title = "swav", "SwAV"
     source = "authors' script for batches of 256, 200 epochs; crops of their 2 × 224 script"
@@ -38,9 +42,9 @@ class SwAV(Method):
         "solarise": [0.0, 0.0, 0.0],
     }
     search = {  # noqa: RUF012
-        "lr": learning_rate(0.6),
-        "temperature": LogUniform(0.05, 0.2, published=0.1),
-        "epsilon": LogUniform(0.02, 0.1, published=0.05),
+        "lr": lars_rate(0.6),
+        "temperature": LogUniform(0.08, 0.2, published=0.1),
+        "sharpness": LogUniform(2.0, 6.0, published=2.0),
         "num_codes": Choice(256, 750, 3000, published=750),
         "queue_batches": Choice(0, 15, published=15),
     }
@@ -49,13 +53,15 @@ class SwAV(Method):
 
     queue_VQD: Tensor
 
-    def __init__(self, config: Config, temperature: float, epsilon: float, num_codes: int, queue_batches: int) -> None:
+    def __init__(
+        self, config: Config, temperature: float, sharpness: float, num_codes: int, queue_batches: int
+    ) -> None:
         super().__init__(config)
         self.encoder, features = encoder_of(config)
         self.head = SwaVProjectionHead(features, config.projector_hidden, config.embedding)
         self.prototypes = SwaVPrototypes(config.embedding, num_codes)
         self.prototypes.heads[0].register_parameter("bias", None)  # the paper's prototypes have none
-        self.criterion = SwaVLoss(temperature, sinkhorn_epsilon=epsilon)
+        self.criterion = SwaVLoss(temperature, sinkhorn_epsilon=temperature / sharpness)
         self.register_buffer("queue_VQD", torch.zeros(2, queue_batches * config.batch_size, config.embedding))
 
     def loss(self, views: Sequence[Tensor], moment: Moment) -> Tensor:

@@ -39,7 +39,9 @@ Branches = Annotated[
 Epoch = Annotated[
     int | None,
     typer.Option(
-        min=0, help="Use the run as it was at the end of this epoch, like RUN@25. Default: the newest checkpoint."
+        min=0,
+        help="Use the run as it was at the end of this epoch, like RUN@25. Default: the newest checkpoint; of a run "
+        "with --from, the best one.",
     ),
 ]
 Epochs = Annotated[
@@ -47,7 +49,7 @@ Epochs = Annotated[
     typer.Option(
         "--epoch",
         help="Use the run as it was at the end of this epoch, like RUN@25; can be repeated. all: every epoch that was "
-        "kept. Default: the newest checkpoint.",
+        "kept. Default: the newest checkpoint; of a run with --from, the best one.",
     ),
 ]
 Device = Annotated[

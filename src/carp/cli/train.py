@@ -31,7 +31,8 @@ def _train(
     recipe: Annotated[
         str | None,
         typer.Option(
-            help="Recipe name (`carp recipes`) or YAML file. Default: folder.", autocompletion=completion.recipes
+            help="Recipe name (`carp recipes`) or YAML file. Default: folder, or adapt with --from.",
+            autocompletion=completion.recipes,
         ),
     ] = None,
     start: Annotated[
@@ -49,7 +50,8 @@ def _train(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Train as many epochs as fit into this time on this machine, but no more than the recipe has."
+            help="Train as many epochs as fit into this time on this machine, but no more than the recipe has. Without "
+            "--recipe and global_size, the views may become smaller."
         ),
     ] = None,
     dry_run: Annotated[
