@@ -17,7 +17,7 @@ _MEASURES = (
 )
 _LEAVE_ONE_OUT = (
     "k-NN: the share of images whose nearest other images have their class. Series of similar images make it too good; "
-    "labelled images of their own (--validation) do not."
+    "labelled images of their own (--val) do not."
 )
 _HELD_OUT = "k-NN: the share of the validation images whose nearest neighbours have their class."
 

@@ -165,7 +165,7 @@ def _without_pilot(findings: ImageFindings, best: Probe | None, probes: list[Pro
         return Recommendation("adapt", best.name, f"adapt {best.name}", reasons, [rule], [_ONLY_A_PILOT])
     rules, unknown = list[str](), [_ONLY_A_PILOT]
     if best.knn is None:
-        unknown.insert(0, "How well it separates your classes: give labelled images with --validation.")
+        unknown.insert(0, "How well it separates your classes: give labelled images with --val.")
     elif best.knn.low >= GOOD:
         rules.append(f"Above {GOOD:.0%}, little is left to gain.")
     elif best.knn.value >= POOR:

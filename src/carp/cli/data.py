@@ -83,7 +83,10 @@ def _advise(
         typer.Option(help="A run or weights to measure (docs/weights.md), besides lite0; can be repeated."),
     ] = None,
     validation: Annotated[
-        str | None, typer.Option(help="Labelled images, to measure k-NN. Default: the labels of the images, if any.")
+        str | None,
+        typer.Option(
+            "--val", "--validation", help="Labelled images, to measure k-NN. Default: the labels of the images, if any."
+        ),
     ] = None,
     pilot: Annotated[
         float | None, typer.Option(help="Train for this many minutes, to measure whether training helps.")
