@@ -3,11 +3,11 @@
     python -m benchmarks.photographs --train pets-train.csv --test pets-test.csv --minutes 60 \
         --runs runs/photographs --out benchmarks/results/photographs.jsonl
 
-`carp train PHOTOS --minutes 60` beside SimCLR with the same encoder, size of views, batch and time. Both are judged by
-k-NN (k = 20), with the training images as bank and the test images as queries, beside the untrained encoder and raw
-pixels. `--settings lr=2 temperature=0.2` are SimCLR's; by default, those of its paper. An interrupted run resumes in
-`--runs`, and finished rows of OUT are not computed again. Two processes may each take one `--method`; SimCLR's waits
-until CARP's has chosen the size of the views.
+`carp train PHOTOS --recipe folder --minutes 60` beside SimCLR with the same encoder, size of views, batch and time.
+Both are judged by k-NN (k = 20), with the training images as bank and the test images as queries, beside the untrained
+encoder and raw pixels. `--settings lr=2 temperature=0.2` are SimCLR's; by default, those of its paper. An interrupted
+run resumes in `--runs`, and finished rows of OUT are not computed again. Two processes may each take one `--method`;
+SimCLR takes over the settings of CARP's run, which must have begun. `--set global_size=64` changes the recipe for both.
 """
 
 import argparse
@@ -49,7 +49,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--train", required=True)
     parser.add_argument("--test", required=True)
-    parser.add_argument("--recipe", help="default: the one that `carp train` uses, which chooses the size of the views")
+    parser.add_argument("--recipe", default="folder")
+    parser.add_argument("--set", dest="changes", nargs="*", default=[], help="settings of the recipe, as key=value")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--method", nargs="+", choices=[CARP, SIMCLR], default=[CARP, SIMCLR])
@@ -63,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for method in arguments.method:
         keys = {
             "method": method,
-            "recipe": arguments.recipe or "default",
+            "recipe": " ".join([arguments.recipe, *arguments.changes]),
             "minutes": arguments.minutes,
             "seed": arguments.seed,
         }
@@ -87,9 +88,8 @@ def _pixels(train: Source, test: Source) -> dict[str, float]:
 def _carp(folder: Path, source: Source, arguments: argparse.Namespace) -> tuple[dict[str, nn.Module], dict[str, Any]]:
     """Train as a user would; the untrained encoder is judged with it."""
     begin, resumed_at = time.monotonic(), newest_step(folder)
-    run = carp.train(
-        source, folder, arguments.recipe, minutes=arguments.minutes, seed=arguments.seed, quiet=True, report=False
-    )
+    settings = {"seed": arguments.seed, "report": False, **parse_overrides(arguments.changes)}
+    run = carp.train(source, folder, arguments.recipe, minutes=arguments.minutes, quiet=True, **settings)
     spent = _minutes(time.monotonic() - begin, resumed_at, newest_step(folder))
     encoders = {branch: carp.load(run.folder, branch).module for branch in ("untrained", "student", "teacher")}
     return encoders, {"spent": spent, "epochs": run.config.epochs, "size": run.config.global_size}

@@ -21,7 +21,7 @@ def command(tmp_path: Path) -> list[str]:
     recipe = write_recipe(tmp_path / "tiny.yaml", epochs=2)
     runs, out = tmp_path / "runs", tmp_path / "rows.jsonl"
     words = f"--train {train} --test {test} --recipe {recipe} --minutes 1 --runs {runs} --out {out}"
-    return [*words.split(), "--settings", "lr=0.5"]
+    return [*words.split(), "--settings", "lr=0.5", "--set", "global_size=24"]
 
 
 def test_both_are_measured_once(
@@ -35,6 +35,8 @@ def test_both_are_measured_once(
     assert all(0 <= value <= 100 for row in (first, second) for value in row["knn"].values())
     assert (first["epochs"], second["epochs"]) == (2, 2)
     assert second["settings"]["lr"] == 0.5
+    assert (first["size"], second["size"]) == (24, 24)
+    assert first["recipe"].endswith("tiny.yaml global_size=24")
     capsys.readouterr()
     monkeypatch.setattr(photographs, "_carp", None)
     photographs.main(command)

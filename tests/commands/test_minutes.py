@@ -5,17 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 import carp
-from carp.config import Config, resolve
 from carp.errors import ConfigError
-from carp.images.loading.loader import make_loader
-from carp.images.open_source import open_source
 from carp.runs.run_folder import open_run
-from carp.training.planning.time_budget import budget
-from carp.training.planning.timing import Timing
-from tests.commands.conftest import Cli, assert_one_line
+from tests.commands.conftest import Cli
 from tests.helpers import TINY, assert_same_run, steps_of, tiny_images, write_images, write_recipe
 
 
@@ -46,43 +40,6 @@ def test_the_same_command_resumes_with_the_length_that_was_chosen(images: Path, 
     run = carp.train(images, tmp_path / "run", recipe, minutes=0.00001, quiet=True)  # it is not measured again
     assert run.config.epochs == 2
     assert (tmp_path / "run" / "config.yaml").read_bytes() == begun
-
-
-def slow(config: Config, *_: object, **__: object) -> Timing:
-    """A step of 160 pixels takes a minute."""
-    seconds = 60 * (config.global_size / 160) ** 2
-    return Timing(seconds, seconds, steps=1, images=config.batch_size, threads=1, others=0.0)
-
-
-def test_views_become_smaller_until_there_are_enough_steps(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("carp.training.planning.time_budget.time_steps", slow)
-    source, device = open_source(images), torch.device("cpu")
-    config = resolve({"epochs": 1000, "global_size": 160, "batch_size": 16, "block_size": 16}, num_images=64)
-    assert make_loader(source, config).steps_per_epoch == 4
-    for minutes, size, epochs in ((1200, 160, 270), (1100, 112, 505), (300, 80, 270), (30, 64, 42)):
-        found = budget(minutes, config, source, device, any_size=True)
-        assert (found.size.get("global_size", 160), found.epochs) == (size, epochs)
-    few = config.model_copy(update={"epochs": 20})  # all that were asked for are enough
-    assert budget(100, few, source, device, any_size=True).size == {}
-    assert budget(30, config, source, device, any_size=False).size == {}
-
-
-def test_only_the_size_of_the_default_recipe_may_change(
-    cli: Cli, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("carp.training.planning.time_budget.time_steps", slow)
-    words = ("train", images, "--out", tmp_path / "run", "--minutes", "1.5", "report=false", "batch_size=32")
-    code, _, err = cli(*words)
-    assert code == 0, err
-    assert "with global_size=64 instead of 400" in err
-    assert open_run(tmp_path / "run").config.global_size == 64
-    begun = (tmp_path / "run" / "config.yaml").read_bytes()
-    code, _, err = cli(*words)
-    assert code == 0, err
-    assert (tmp_path / "run" / "config.yaml").read_bytes() == begun
-    for chosen in (["global_size=160"], ["--recipe", "folder"], ["encoder=vit_tiny_patch16_224"]):
-        result = cli("train", images, "--out", tmp_path / "other", "--minutes", "1.5", "batch_size=32", *chosen)
-        assert_one_line(result, "one epoch takes about", "received --minutes 1.5")
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def plan_training(
     """
     config, images, where = open_plan(source, start=start, side=side, size=size, device=device)
     limit = MINUTES if minutes is None else minutes
-    fitting = budget(limit, config, images, where, any_size=True)
+    fitting = _fitting(limit, config, images, where)
     epoch = _epoch(fitting, config, images)
     if fitting.epochs < 1:  # more than you have: the least that works
         limit = max(limit, ceil(epoch[1] / 60 / FOR_STEPS))
@@ -154,6 +154,16 @@ def plan_training(
         len(images),
         limit,
     )
+
+
+def _fitting(minutes: float, config: Config, images: Source, device: torch.device) -> Budget:
+    """Choose the size of the views: from weights, as training does; from scratch, smaller only if few epochs fit."""
+    if config.start is not None:
+        return budget(minutes, config, images, device, any_size=True)
+    found = budget(minutes, config, images, device, any_size=False)
+    if found.epochs >= _ENOUGH:
+        return found
+    return budget(minutes, config, images, device, any_size=True, first=found.timing)
 
 
 def _epoch(fitting: Budget, config: Config, images: Source) -> tuple[float, float]:

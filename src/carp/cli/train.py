@@ -50,8 +50,8 @@ def _train(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Train as many epochs as fit into this time on this machine, but no more than the recipe has. Without "
-            "--recipe and global_size, the views may become smaller."
+            help="Train as many epochs as fit into this time on this machine, but no more than the recipe has. With "
+            "--from, the views may become smaller."
         ),
     ] = None,
     dry_run: Annotated[

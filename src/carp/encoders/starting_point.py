@@ -114,11 +114,8 @@ def settings_with_start(
 
 
 def may_shrink(config: Config, recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:
-    """Return whether the views may be smaller than those of the start or the default recipe.
-
-    They may if the user did not choose their size, or an encoder, whose architecture may ask for it.
-    """
-    return not _is_sized(recipe, overrides) and (config.start is not None or "encoder" not in overrides)
+    """Return whether the views may be smaller than those of the start, because the user did not choose their size."""
+    return config.start is not None and not _is_sized(recipe, overrides)
 
 
 def measures_share(recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:

@@ -1,7 +1,6 @@
 """`carp train --minutes`: as many epochs as fit into a given time, with schedules that end when they do.
 
-If the user did not set the size of the views, they may become smaller: in a run from weights until all epochs fit, in a
-run from scratch until there are enough steps to learn something.
+A run from weights, whose size of the views is not set, takes smaller views before it takes fewer epochs.
 """
 
 import math
@@ -23,9 +22,7 @@ from carp.training.planning.best_choice import SECONDS, size_settings, sizes_to_
 from carp.training.planning.timing import Timing, time_steps
 
 FOR_STEPS = 0.9  # share of the time; the rest is for reading images, validation, checkpoints and plots
-_ENOUGH_STEPS = 1_000  # from scratch, where smaller views with more steps are better (docs/results.md)
 _LENGTHS = ("epochs", "warmup_epochs")
-_SIZES = ("global_size", "local_size", "stem")
 
 
 def affordable_epochs(minutes: float, timing: Timing, steps_per_epoch: int) -> int:
@@ -53,14 +50,10 @@ def budget(
 ) -> Budget:
     """Measure how many epochs fit into `minutes`, at most those of the configuration.
 
-    With `any_size`, smaller views are tried until enough epochs fit: all of them in a run from weights, `_ENOUGH_STEPS`
-    in one from scratch. Otherwise, and for the smallest views, fewer must do. `first` is the timing of the size as it
-    is, if that has been measured.
+    With `any_size`, smaller views are tried until all epochs fit; otherwise, and for the smallest ones, fewer epochs
+    must do. `first` is the timing of the size as it is, if that has been measured.
     """
     steps_per_epoch = make_loader(source, config).steps_per_epoch
-    enough = config.epochs
-    if config.start is None:
-        enough = min(enough, math.ceil(_ENOUGH_STEPS / steps_per_epoch))
     sizes = sizes_to_try(config) if any_size else [config.global_size]
     with pixel_limit(config.max_image_pixels):
         for size in sizes:
@@ -69,7 +62,7 @@ def budget(
             timing = first or time_steps(config.model_copy(update=settings), source, device, seconds=seconds)
             first = None
             epochs = min(config.epochs, affordable_epochs(minutes, timing, steps_per_epoch))
-            if epochs >= enough:
+            if epochs == config.epochs:
                 break
     return Budget(settings, epochs, timing)
 
@@ -87,7 +80,7 @@ def fit_into(
     """Return the configuration with the epochs that fit into `minutes`, at most those it has.
 
     Warm-up is shortened in proportion. The time of a step is measured under the present load of the machine. A run that
-    was begun keeps its length and its views. With `any_size`, the views may become smaller.
+    was begun keeps its length. With `any_size`, the views may become smaller.
     """
     if distributed.world_size() > 1:
         raise ConfigError(
@@ -95,8 +88,7 @@ def fit_into(
             "instead; `carp train --dry-run` measures the time of one process."
         )
     if (begun := config_of(folder)) is not None:
-        kept = (*_LENGTHS, *_SIZES) if any_size else _LENGTHS
-        return config.model_copy(update={key: getattr(begun, key) for key in kept})
+        return config.model_copy(update={key: getattr(begun, key) for key in _LENGTHS})
     found = budget(minutes, config, source, device, any_size=any_size)
     timing, epochs = found.timing, found.epochs
     epoch = timing.slowest * make_loader(source, config).steps_per_epoch
