@@ -27,7 +27,6 @@ from benchmarks.compare.methods import METHODS
 from benchmarks.compare.training import MethodTraining
 from benchmarks.shared import CPU, Results, knn_of
 from carp.compute.device import best_precision
-from carp.config import Config
 from carp.config.recipe import parse_overrides
 from carp.console.progress import Display
 from carp.features.extract import RAW_PIXELS_SIDE
@@ -95,19 +94,12 @@ def _carp(folder: Path, source: Source, arguments: argparse.Namespace) -> tuple[
     return encoders, {"spent": spent, "epochs": run.config.epochs, "size": run.config.global_size}
 
 
-def _wait_for_config(folder: Path) -> Config:
-    """Return the settings of a run as soon as it has begun."""
-    while not (folder / "config.yaml").exists():
-        time.sleep(1)
-    return open_run(folder).config
-
-
 def _simclr(folder: Path, source: Source, arguments: argparse.Namespace) -> tuple[dict[str, nn.Module], dict[str, Any]]:
     """Train SimCLR for as many epochs as fit into the time; the number is kept, so that a resumed run has the same."""
     folder.mkdir(parents=True, exist_ok=True)
     method, begin, resumed_at = METHODS[SIMCLR], time.monotonic(), newest_step(folder)
     trial = {**Effort().trial(SIMCLR, 0).point.settings, **parse_overrides(arguments.settings)}
-    base = _wait_for_config(_folder(CARP, arguments))
+    base = open_run(_folder(CARP, arguments)).config
     shared = {name: getattr(base, name) for name in _SHARED} | {"precision": best_precision(CPU)}
 
     def training(epochs: int) -> MethodTraining:

@@ -10,6 +10,7 @@ pytest.importorskip("lightly", reason="the extra `bench` is not installed")
 import carp
 from benchmarks import photographs
 from carp.console.progress import Display
+from carp.errors import CheckpointError
 from carp.images.open_source import open_images
 from tests.helpers import tiny_images, write_images, write_recipe
 
@@ -43,6 +44,12 @@ def test_both_are_measured_once(
     rows = capsys.readouterr().out.splitlines()
     assert len(rows) == 2 + 5
     assert rows[2].startswith("|  | raw pixels |  | 0 | 0 |")
+
+
+def test_simclr_needs_the_settings_of_a_run_of_carp(command: list[str], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="carp-seed0"):
+        photographs.main([*command, "--method", "simclr"])
+    assert not (tmp_path / "rows.jsonl").exists()
 
 
 def test_pixels_are_those_of_small_images(tmp_path: Path) -> None:
