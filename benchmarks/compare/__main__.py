@@ -105,8 +105,15 @@ def _comparison(arguments: argparse.Namespace, display: Display) -> Comparison:
     if ":" not in arguments.test and not Path(arguments.test).exists():
         raise DataError(f"there are no test images at {arguments.test}. Check --test.")
     folder, images = arguments.out / arguments.name, _images(arguments, display)
-    tests, choices = not arguments.held_out_only, arguments.choices
-    return Comparison(folder, images, settings, effort, tests=tests, choices=choices)
+    return Comparison(
+        folder,
+        images,
+        settings,
+        effort,
+        tests=not arguments.held_out_only,
+        choices=arguments.choices,
+        trials_only=arguments.trials_only,
+    )
 
 
 def _effort_of(folder: Path) -> Effort:
@@ -150,7 +157,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="measure the final jobs by held-out images, and leave the test images alone: to choose among ideas",
     )
-    one.add_argument(
+    ends = one.add_mutually_exclusive_group()
+    ends.add_argument(
+        "--trials-only", action="store_true", help="run no final jobs: for a longer budget that has its own (--choices)"
+    )
+    ends.add_argument(
         "--choices",
         metavar="NAME",
         help="take the settings that the trials of this comparison chose, and run final jobs only, "

@@ -46,6 +46,7 @@ class Comparison:
         effort: Trials and seeds.
         tests: Whether final jobs are measured by test images; otherwise they are like trials with other seeds.
         choices: Another comparison in the same place whose trials chose the settings; None is this one.
+        trials_only: Whether there are no final jobs yet, because another comparison takes over the choices.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class Comparison:
     effort: Effort
     tests: bool = True
     choices: str | None = None
+    trials_only: bool = False
 
     @property
     def trials_folder(self) -> Path:
@@ -64,6 +66,8 @@ class Comparison:
         """Return trials, baselines and final jobs; the trials of another comparison are not repeated."""
         own = self.effort.jobs([find_method(name).name for name in methods])
         trials = [job for job in own if not is_final(job)] if self.choices is None else []
+        if self.trials_only:
+            return trials
         return [*trials, *baseline_jobs(self.effort.seeds), *(job for job in own if is_final(job))]
 
     def run(self, methods: Sequence[str], display: Display) -> int:

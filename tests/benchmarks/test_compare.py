@@ -242,6 +242,17 @@ def test_a_longer_budget_takes_the_settings_of_another_comparison(
         longer.run(NAMES, Display(quiet=True))
 
 
+def test_a_comparison_of_trials_only_chooses_for_a_longer_one(small_methods: None, tmp_path: Path) -> None:
+    short = replace(comparison(tmp_path / "short", NeverOpened()), trials_only=True)
+    assert short.run(NAMES, Display(quiet=True)) == len(NAMES) * short.effort.trials  # no baselines, no final jobs
+    (only,) = write_comparison(tmp_path)
+    assert all(method.chosen is not None and not method.finals for method in only.methods)
+    tested = coloured(24, seed=1)
+    longer = comparison(tmp_path / "long", tested)
+    longer = replace(longer, common={**longer.common, "epochs": 2}, choices="short")
+    assert longer.run(NAMES, Display(quiet=True)) == 4 + 3
+
+
 def test_unequal_trials_are_refused(finished: tuple[Path, Watched], tmp_path: Path) -> None:
     def changed(change: Callable[[Path], object], name: str) -> Path:
         out = copy_of(finished[0], tmp_path / name)

@@ -160,7 +160,7 @@ def test_small_crops_take_fewer_steps() -> None:
 
 def test_an_idea_without_effect_is_carp() -> None:
     source, runs = coloured(2 * BATCH), list[MethodTraining]()
-    for name, changes in (("carp", {}), ("carp-sharp", {"sharpening": 1.0}), ("carp-spread", {"spread": 0.0})):
+    for name, changes in (("carp", {}), ("carp-sharp", {"sharpening": 1.0})):
         run = training(name, source, epochs=1)
         for key, value in changes.items():
             assert hasattr(run.method, key)
@@ -169,6 +169,17 @@ def test_an_idea_without_effect_is_carp() -> None:
         runs.append(run)
     assert all(same(weights(runs[0]), weights(run)) for run in runs[1:])
     assert all(issubclass(idea, type(runs[0].method)) for idea in IDEAS.values())
+
+
+def test_the_spread_is_the_weight_of_koleo() -> None:
+    run = training("carp-spread", coloured(2 * BATCH), epochs=1)
+    assert run.config.koleo_weight == IDEAS["carp-spread"].search["spread"].published > 0
+    plain = training("carp", coloured(2 * BATCH), epochs=1)
+    assert plain.config.koleo_weight == 0
+    for each in (plain, run):
+        (batch,) = each.loader.batches(0, 1)
+        each.step(batch)
+    assert run.last_loss != plain.last_loss
 
 
 def test_the_memory_holds_the_newest_embeddings_and_has_no_gradient() -> None:

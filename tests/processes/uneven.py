@@ -68,12 +68,13 @@ def loss_of_uneven_shares() -> None:
         prototypes, teacher = F.normalize(torch.randn(2, K, 8, dtype=torch.float64), dim=-1)
         prototypes.requires_grad_()
         partition = torch.randperm(K).view(-1, N)
-        whole = carp_loss(z, w, prototypes, teacher, partition, uniformity=uniformity)
+        whole = carp_loss(z, w, prototypes, teacher, partition, uniformity=uniformity, koleo_weight=0.5)
         expected = torch.autograd.grad(whole.total, [z, prototypes])
         own = slice(*distributed.share(images, distributed.rank()))
         chunks |= set(distributed.gather(blocks_per_chunk(4, own.stop - own.start, N)))
         embedded = Embedded(list(z[:, own]), list(w[:, own]), prototypes, teacher)
-        terms = shared_loss(embedded, partition, images=images, entropy_weight=1.0, uniformity=uniformity)
+        options: dict[str, Any] = {"entropy_weight": 1.0, "uniformity": uniformity, "koleo_weight": 0.5}
+        terms = shared_loss(embedded, partition, images=images, **options)
         on_z, on_prototypes = torch.autograd.grad(terms.total, [z, prototypes])
         distributed.all_reduce_sum([on_z, on_prototypes])
         for ours, theirs in zip([*terms, on_z, on_prototypes], [*whole, *expected], strict=True):
@@ -83,7 +84,7 @@ def loss_of_uneven_shares() -> None:
         shard = prototypes[held].detach().requires_grad_()
         embedded = Embedded(list(z[:, own]), list(w[:, own]), shard, teacher[held])
         local = torch.arange(len(held)).view(-1, N)
-        terms = sharded_loss(embedded, local, images=images, entropy_weight=1.0, uniformity=uniformity)
+        terms = sharded_loss(embedded, local, images=images, **options)
         on_z, on_shard = torch.autograd.grad(terms.total, [z, shard])
         distributed.all_reduce_sum([on_z])
         for ours, theirs in zip([*terms, on_z, on_shard], [*whole, expected[0], expected[1][held]], strict=True):

@@ -5,14 +5,14 @@ stay here, so that the next one who has them finds what they were worth. What an
 class.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
-from lightly.loss import KoLeoLoss
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.compare.method import Moment
+from benchmarks.compare.method import Method
 from benchmarks.compare.methods.carp_itself import CarpItself
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
@@ -60,20 +60,21 @@ class SharpTeacher(CarpItself):
 
 
 class Spread(CarpItself):
-    """Push every embedding away from its nearest neighbour in the batch (KoLeo, as in DINOv2)."""
+    """Push every embedding away from its nearest neighbour in the batch (KoLeo, as in DINOv2): `koleo_weight`."""
 
-    name, title = "carp-spread", "CARP, spread"
+    name, title = "carp-spread", "CARP, KoLeo"
     source = "DINOv2's weight 0.1"
     search = {**CarpItself.search, "spread": LogUniform(0.02, 1.0, published=0.1)}  # noqa: RUF012
 
-    def __init__(self, config: Config, spread: float) -> None:
-        super().__init__(config)
-        self.spread, self.criterion = spread, KoLeoLoss()
+    @classmethod
+    def configure(cls, common: Mapping[str, Any], trial: Mapping[str, Any], *, num_images: int) -> Config:
+        """Return the configuration of a trial."""
+        return super().configure({**common, "koleo_weight": trial["spread"]}, trial, num_images=num_images)
 
-    def loss_of(self, embedded: Embedded, moment: Moment) -> Tensor:
-        """Add the term of both global views."""
-        apart = [self.criterion(z.float()) for z in embedded.z[:2]]
-        return super().loss_of(embedded, moment) + self.spread * torch.stack(apart).mean()
+    @classmethod
+    def build(cls, config: Config, trial: Mapping[str, Any]) -> Method:  # noqa: ARG003 - `spread` is in the configuration
+        """Return the method; it has no settings of its own."""
+        return cls(config)
 
 
 class Memory(CarpItself):

@@ -95,6 +95,13 @@ class HeadSettings(ReadingSettings):
         "logarithm of how often two different images get the same assignment, which has no bias in small batches. At "
         "half the entropy_weight it has about the same strength.",
     )
+    koleo_weight: float = Field(
+        0.0,
+        ge=0,
+        le=LARGEST_FACTOR,
+        description="Weight of the KoLeo term, which pushes every embedding away from its nearest neighbour in the "
+        "batch; 0 leaves it out, as in the paper.",
+    )
     teacher_momentum: MomentumSchedule = Field(
         (0.99, 1.0), description="Share of its own weights that the teacher keeps at every step; 0 means no teacher."
     )

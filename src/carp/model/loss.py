@@ -15,6 +15,7 @@ from torch import Tensor
 
 from carp.errors import ModelError
 from carp.model.head import LEAST_COLLISION, PAIR_FACTOR, GlobalBatch, Pairs, Uniformity, fused_loss
+from carp.model.koleo import koleo
 
 Embeddings = Tensor | Sequence[Tensor]
 
@@ -37,6 +38,7 @@ def carp_loss(
     entropy_weight: float = 1.0,
     pairs: Pairs = "sum",
     uniformity: Uniformity = "entropy",
+    koleo_weight: float = 0.0,
     chunk: int | None = None,
     global_batch: GlobalBatch | None = None,
 ) -> LossTerms:
@@ -57,12 +59,13 @@ def carp_loss(
         pairs: `sum` adds both directions of a pair of views (twice the mean over ordered pairs), `mean` averages them.
         uniformity: The second term of the loss: `entropy` is `kl_to_uniform`; `collision` is the logarithm of N times
             the probability that two different images get the same assignment.
+        koleo_weight: Weight of the third term, `koleo` of the student's global views; 0 leaves it out, as in the paper.
         chunk: Blocks at a time; by default chosen from the batch size and the block size. It affects only rounding.
         global_batch: The whole batch, if several processes share its images or blocks (`carp.model.shared_loss`).
 
     Returns:
         `LossTerms(total, consistency, kl_to_uniform)` with total = consistency + entropy_weight * kl_to_uniform, or the
-        collision in place of `kl_to_uniform`. Only `total` can be differentiated.
+        collision in place of `kl_to_uniform`, + koleo_weight * koleo. Only `total` can be differentiated.
     """
     z_VBD, w_GBD = _stack(z, "z"), _stack(w, "w").detach()
     _check(z_VBD, w_GBD, prototypes, teacher_prototypes, partition)
@@ -81,7 +84,20 @@ def carp_loss(
         chunk=chunk,
         global_batch=global_batch,
     )
-    return LossTerms(*terms)
+    return with_koleo(LossTerms(*terms), koleo_weight, z_VBD)
+
+
+def with_koleo(terms: LossTerms, weight: float, z_VBD: Tensor, *, copies: int = 1) -> LossTerms:
+    """Add the KoLeo term of the global views of all images to the total.
+
+    If several processes compute it from the embeddings of all, their gradients are summed, so each contributes one of
+    `copies` equal shares; the value stays that of the whole.
+    """
+    if not weight:
+        return terms
+    term = koleo(z_VBD[:2])
+    own = term if copies == 1 else term / copies + (1 - 1 / copies) * term.detach()
+    return terms._replace(total=terms.total + weight * own)
 
 
 def reference_loss(
@@ -94,6 +110,7 @@ def reference_loss(
     entropy_weight: float = 1.0,
     pairs: Pairs = "sum",
     uniformity: Uniformity = "entropy",
+    koleo_weight: float = 0.0,
 ) -> LossTerms:
     """Compute the same loss with the paper's pseudo-code, for reading and for tests.
 
@@ -102,6 +119,8 @@ def reference_loss(
 
         consistency   = 2 · mean over pairs u ≠ v of −log⟨s_u, t_v⟩, without the factor 2 if `pairs` is `mean`
         kl_to_uniform = log N − H(p̄)
+
+    A positive `koleo_weight` adds `koleo` of the student's global views, which the paper does not have.
 
     With `uniformity: collision`, the second term is instead the mean over blocks of log(N · U), where U is the mean of
     ⟨a_i, a_j⟩ over pairs of different images, and a_i is the mean assignment of image i over all views.
@@ -123,7 +142,7 @@ def reference_loss(
     consistency = PAIR_FACTOR[pairs] * torch.stack(agreement).mean()
     kl = kl_to_uniform(mean_assignment(s_VBPN, t_GBPN))
     uniform = kl if uniformity == "entropy" else collision(s_VBPN, t_GBPN)
-    return LossTerms(consistency + entropy_weight * uniform, consistency, kl)
+    return with_koleo(LossTerms(consistency + entropy_weight * uniform, consistency, kl), koleo_weight, z_VBD)
 
 
 def mean_assignment(s_VBPN: Tensor, t_GBPN: Tensor) -> Tensor:

@@ -4,11 +4,13 @@ Every process has some of the images and computes all blocks. The assignments of
 the block is computed, in chunks of the same size on all processes: K numbers per step in total. The consistency term is
 a sum over the process's own images, divided by the number of all images. The gradient with respect to the process's own
 embeddings is therefore that of the whole batch, and the gradients of weights and prototypes must be added over
-processes, not averaged.
+processes, not averaged. The KoLeo term compares all images with each other, so every process gathers all embeddings of
+the global views and computes it as a whole.
 
 Shapes: V views, B images, D embedding, K prototypes, P blocks, N prototypes in a block.
 """
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 from carp.compute import distributed
 from carp.model.carp import Embedded
 from carp.model.head import GlobalBatch, Pairs, Uniformity, blocks_per_chunk
-from carp.model.loss import LossTerms, carp_loss
+from carp.model.loss import LossTerms, carp_loss, with_koleo
 
 
 def shared_loss(
@@ -28,10 +30,18 @@ def shared_loss(
     entropy_weight: float,
     pairs: Pairs = "sum",
     uniformity: Uniformity = "entropy",
+    koleo_weight: float = 0.0,
 ) -> LossTerms:
     """Compute the loss of `images` images, of which this process has embedded its share; see `carp_loss`."""
     if distributed.world_size() == 1:
-        return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, pairs=pairs, uniformity=uniformity)
+        return carp_loss(
+            *embedded,
+            partition_PN,
+            entropy_weight=entropy_weight,
+            pairs=pairs,
+            uniformity=uniformity,
+            koleo_weight=koleo_weight,
+        )
     global_batch = GlobalBatch(images, len(partition_PN), lambda sums: distributed.all_reduce_sum([sums]))
     chunk = _common_chunk(embedded, partition_PN, images)
     own = carp_loss(
@@ -45,7 +55,10 @@ def shared_loss(
     )
     consistency = own.consistency.clone()
     distributed.all_reduce_sum([consistency])
-    return LossTerms(own.total + (consistency - own.consistency), consistency, own.kl_to_uniform)
+    whole = LossTerms(own.total + (consistency - own.consistency), consistency, own.kl_to_uniform)
+    if not koleo_weight:
+        return whole
+    return with_koleo(whole, koleo_weight, _join_images(embedded.z[:2]), copies=distributed.world_size())
 
 
 def _common_chunk(embedded: Embedded, partition_PN: Tensor, images: int) -> int:
@@ -66,6 +79,7 @@ def sharded_loss(
     entropy_weight: float,
     pairs: Pairs = "sum",
     uniformity: Uniformity = "entropy",
+    koleo_weight: float = 0.0,
 ) -> LossTerms:
     """Compute the same loss if every process holds the prototypes of its own blocks only.
 
@@ -74,12 +88,19 @@ def sharded_loss(
     no communication.
     """
     if distributed.world_size() == 1:
-        return carp_loss(*embedded, partition_PN, entropy_weight=entropy_weight, pairs=pairs, uniformity=uniformity)
-    z_BVD = cast(Tensor, _JoinImages.apply(torch.stack(embedded.z, dim=1)))
+        return carp_loss(
+            *embedded,
+            partition_PN,
+            entropy_weight=entropy_weight,
+            pairs=pairs,
+            uniformity=uniformity,
+            koleo_weight=koleo_weight,
+        )
+    z_VBD = _join_images(embedded.z)
     w_BGD = distributed.all_gather_rows(torch.stack(embedded.w, dim=1))
     global_batch = GlobalBatch(images, len(partition_PN) * distributed.world_size(), lambda _: None)
     own = carp_loss(
-        z_BVD.transpose(0, 1),
+        z_VBD,
         w_BGD.transpose(0, 1),
         embedded.prototypes_KD,
         embedded.teacher_prototypes_KD,
@@ -92,7 +113,14 @@ def sharded_loss(
     all_terms = torch.stack(own).detach().clone()
     distributed.all_reduce_sum([all_terms])
     total, consistency, kl = all_terms
-    return LossTerms(own.total + (total - own.total.detach()), consistency, kl)
+    whole = LossTerms(own.total + (total - own.total.detach()), consistency, kl)
+    return with_koleo(whole, koleo_weight, z_VBD, copies=distributed.world_size())
+
+
+def _join_images(z: Sequence[Tensor]) -> Tensor:
+    """Return the embeddings of all processes' images, [V, B, D]."""
+    z_BVD = cast(Tensor, _JoinImages.apply(torch.stack(list(z), dim=1)))
+    return z_BVD.transpose(0, 1)
 
 
 class _JoinImages(torch.autograd.Function):

@@ -100,6 +100,7 @@ class Stepper:
                 entropy_weight=entropy_weight,
                 pairs=config.pairs,
                 uniformity=config.uniformity,
+                koleo_weight=config.koleo_weight,
             )
 
         self.optimiser.zero_grad(set_to_none=True)

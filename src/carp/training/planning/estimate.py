@@ -78,7 +78,9 @@ def _head(config: Config, batch: int, held: int) -> int:
     views, size = 4 + config.local_views, max(2, config.block_size)
     chunk = views * batch * size * blocks_per_chunk(views, batch, size)
     embeddings = 2 * views * batch * config.embedding
-    return (3 * chunk + embeddings + 3 * config.num_prototypes // held * config.embedding) * _FLOAT
+    images = batch * (1 if held > 1 else distributed.world_size())
+    cosines = 2 * images**2 if config.koleo_weight else 0  # of all images, in two views
+    return (3 * chunk + embeddings + cosines + 3 * config.num_prototypes // held * config.embedding) * _FLOAT
 
 
 def _kept_for_backward(branch: Branch, size: int, batch: int) -> int:
