@@ -8,7 +8,7 @@ assignments have two entries.
 import math
 import os
 from collections.abc import Sequence
-from typing import NamedTuple, get_args
+from typing import NamedTuple, TypedDict, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +18,15 @@ from carp.model.head import LEAST_COLLISION, PAIR_FACTOR, GlobalBatch, Pairs, Un
 from carp.model.koleo import koleo
 
 Embeddings = Tensor | Sequence[Tensor]
+
+
+class LossOptions(TypedDict, total=False):
+    """The options of `carp_loss` that define the loss; the others define how it is computed."""
+
+    entropy_weight: float
+    pairs: Pairs
+    uniformity: Uniformity
+    koleo_weight: float
 
 
 class LossTerms(NamedTuple):

@@ -11,48 +11,25 @@ Shapes: V views, B images, D embedding, K prototypes, P blocks, N prototypes in 
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
 
 from carp.compute import distributed
 from carp.model.carp import Embedded
-from carp.model.head import GlobalBatch, Pairs, Uniformity, blocks_per_chunk
-from carp.model.loss import LossTerms, carp_loss, with_koleo
+from carp.model.head import GlobalBatch, blocks_per_chunk
+from carp.model.loss import LossOptions, LossTerms, carp_loss, with_koleo
 
 
-def shared_loss(
-    embedded: Embedded,
-    partition_PN: Tensor,
-    *,
-    images: int,
-    entropy_weight: float,
-    pairs: Pairs = "sum",
-    uniformity: Uniformity = "entropy",
-    koleo_weight: float = 0.0,
-) -> LossTerms:
+def shared_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, **options: Unpack[LossOptions]) -> LossTerms:
     """Compute the loss of `images` images, of which this process has embedded its share; see `carp_loss`."""
     if distributed.world_size() == 1:
-        return carp_loss(
-            *embedded,
-            partition_PN,
-            entropy_weight=entropy_weight,
-            pairs=pairs,
-            uniformity=uniformity,
-            koleo_weight=koleo_weight,
-        )
+        return carp_loss(*embedded, partition_PN, **options)
+    koleo_weight = options.pop("koleo_weight", 0.0)
     global_batch = GlobalBatch(images, len(partition_PN), lambda sums: distributed.all_reduce_sum([sums]))
     chunk = _common_chunk(embedded, partition_PN, images)
-    own = carp_loss(
-        *embedded,
-        partition_PN,
-        entropy_weight=entropy_weight,
-        pairs=pairs,
-        uniformity=uniformity,
-        chunk=chunk,
-        global_batch=global_batch,
-    )
+    own = carp_loss(*embedded, partition_PN, **options, chunk=chunk, global_batch=global_batch)
     consistency = own.consistency.clone()
     distributed.all_reduce_sum([consistency])
     whole = LossTerms(own.total + (consistency - own.consistency), consistency, own.kl_to_uniform)
@@ -71,16 +48,7 @@ def _common_chunk(embedded: Embedded, partition_PN: Tensor, images: int) -> int:
     return blocks_per_chunk(views, distributed.largest_share(images), partition_PN.shape[1], device)
 
 
-def sharded_loss(
-    embedded: Embedded,
-    partition_PN: Tensor,
-    *,
-    images: int,
-    entropy_weight: float,
-    pairs: Pairs = "sum",
-    uniformity: Uniformity = "entropy",
-    koleo_weight: float = 0.0,
-) -> LossTerms:
+def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, **options: Unpack[LossOptions]) -> LossTerms:
     """Compute the same loss if every process holds the prototypes of its own blocks only.
 
     Embeddings are communicated instead of gradients: every process gathers all embeddings and computes its own blocks,
@@ -88,14 +56,8 @@ def sharded_loss(
     no communication.
     """
     if distributed.world_size() == 1:
-        return carp_loss(
-            *embedded,
-            partition_PN,
-            entropy_weight=entropy_weight,
-            pairs=pairs,
-            uniformity=uniformity,
-            koleo_weight=koleo_weight,
-        )
+        return carp_loss(*embedded, partition_PN, **options)
+    koleo_weight = options.pop("koleo_weight", 0.0)
     z_VBD = _join_images(embedded.z)
     w_BGD = distributed.all_gather_rows(torch.stack(embedded.w, dim=1))
     global_batch = GlobalBatch(images, len(partition_PN) * distributed.world_size(), lambda _: None)
@@ -105,9 +67,7 @@ def sharded_loss(
         embedded.prototypes_KD,
         embedded.teacher_prototypes_KD,
         partition_PN,
-        entropy_weight=entropy_weight,
-        pairs=pairs,
-        uniformity=uniformity,
+        **options,
         global_batch=global_batch,
     )
     all_terms = torch.stack(own).detach().clone()
