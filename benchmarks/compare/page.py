@@ -139,8 +139,8 @@ def ranges_section() -> str:
             "    python -m benchmarks.compare run --name gtsrb --train gtsrb_48/train --test gtsrb_48/test --epochs 6 \\",
             "        --group '\\d+/\\d+_' --set flip=0 --methods carp-spread --trials-only",
             "",
-            "Without `--trials-only`, the command goes on to the test images. We do that only for an idea whose trials were",
-            "ahead of CARP's on two datasets.",
+            "Without `--trials-only`, the command goes on to the test images. We do that only for an idea whose trials are",
+            "clearly ahead of CARP's. It becomes part of a recipe if it is ahead on two datasets.",
             "",
             markdown_table(
                 ["idea", "what it does", "settings that differ from CARP's", "source"],
