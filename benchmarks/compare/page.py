@@ -18,8 +18,8 @@ _INTRODUCTION = """# Methods compared
 CARP and seven other methods, each with the same encoder, images, views per image, batch, steps and number of trials.
 The commands run in a checkout, in an environment with the extra `bench` (`make setup`, then `. .venv/bin/activate`):
 
-    python -m benchmarks.compare run --name cifar10 --train cifar10/train --test cifar10/test --images 10000 --epochs 6 \\
-        --trials-only
+    python -m benchmarks.compare run --name cifar10 --train cifar10/train --test cifar10/test --images 10000 \\
+        --epochs 6 --trials-only
     python -m benchmarks.compare run --name cifar10-ten-epochs --choices cifar10 --train cifar10/train \\
         --test cifar10/test --epochs 10
     python -m benchmarks.compare run --name gtsrb --train gtsrb_48/train --test gtsrb_48/test --epochs 6 \\
@@ -136,11 +136,11 @@ def ranges_section() -> str:
             "Each is a method of its own, with as many trials as CARP, judged by the same held-out images. `--methods`",
             "adds it to any of the comparisons above:",
             "",
-            "    python -m benchmarks.compare run --name gtsrb --train gtsrb_48/train --test gtsrb_48/test --epochs 6 \\",
-            "        --group '\\d+/\\d+_' --set flip=0 --methods carp-spread --trials-only",
+            "    python -m benchmarks.compare run --name gtsrb --train gtsrb_48/train --test gtsrb_48/test \\",
+            "        --epochs 6 --group '\\d+/\\d+_' --set flip=0 --methods carp-spread --trials-only",
             "",
-            "Without `--trials-only`, the command goes on to the test images. We do that only for an idea whose trials are",
-            "clearly ahead of CARP's. It becomes part of a recipe if it is ahead on two datasets.",
+            "Without `--trials-only`, the command goes on to the test images. We do that only for an idea whose trials",
+            "are clearly ahead of CARP's. It becomes part of a recipe if it is ahead on two datasets.",
             "",
             markdown_table(
                 ["idea", "what it does", "settings that differ from CARP's", "source"],
