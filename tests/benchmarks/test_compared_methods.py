@@ -11,8 +11,10 @@ import torch
 pytest.importorskip("lightly", reason="the extra `bench` is not installed")
 
 from benchmarks.compare.methods import IDEAS, KNOWN, METHODS
+from benchmarks.compare.methods.decorrelation import BarlowTwins, VICReg
 from benchmarks.compare.ranges import Choice, LogUniform, trial_settings
 from benchmarks.compare.training import MethodTraining
+from lightly.loss import BarlowTwinsLoss, VICRegLoss
 
 from carp.config.recipe import read_recipe
 from carp.images.loading.loader import Batch
@@ -63,6 +65,25 @@ def test_carp_here_is_the_carp_that_users_train() -> None:
         theirs(batch)
     ours = run.method.get_submodule("model").state_dict()
     assert same(ours, model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "lightly_loss"), [("barlow", BarlowTwinsLoss(0.0051)), ("vicreg", VICRegLoss(25.0, 25.0, 1.0))]
+)
+@pytest.mark.parametrize("images", [3, 12])
+def test_decorrelation_is_that_of_lightly(name: str, lightly_loss: torch.nn.Module, images: int) -> None:
+    """With fewer images than dimensions, with as many, and with dimensions that are nearly constant."""
+    method = training(name, coloured(BATCH)).method
+    assert isinstance(method, BarlowTwins | VICReg)
+    generator = torch.Generator().manual_seed(images)
+    scales = torch.logspace(-3, 0.5, 12, dtype=torch.float64)
+    both = scales * torch.randn(2, images, 12, generator=generator, dtype=torch.float64) + 0.5
+    ours, theirs = both.clone().requires_grad_(), both.clone().requires_grad_()
+    own, other = method.loss_of(*ours), lightly_loss(*theirs)
+    torch.testing.assert_close(own, other)
+    own.backward()  # type: ignore[no-untyped-call]
+    other.backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
 
 
 def test_teachers_follow_and_others_have_none() -> None:
