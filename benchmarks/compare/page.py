@@ -23,13 +23,15 @@ The commands run in a checkout, in an environment with the extra `bench` (`make 
     python -m benchmarks.compare run --name cifar10-ten-epochs --choices cifar10 --train cifar10/train \\
         --test cifar10/test --epochs 10
     python -m benchmarks.compare run --name gtsrb --train gtsrb_48/train --test gtsrb_48/test --epochs 6 \\
-        --group '\\d+/\\d+_' --set flip=0
+        --group '\\d+/\\d+_' --set flip=0 precision=bf16
     python -m benchmarks.compare run --name pets --train dataset:pets:train --test dataset:pets:test --root pets \\
         --size 64 --epochs 20 --set stem=encoder
     python -m benchmarks.compare table --page docs/comparison.md
 
 Run a command again to continue it, or several times at once to share its jobs. The last command writes this page from
 the result files. [What we read from the tables](results.md#methods-compared) is in the results.
+
+Comparisons are in fp32 unless the command says otherwise. GTSRB was run in bf16, on a processor that computes in it.
 
 `gtsrb_48` has every third frame of the German traffic-sign benchmark (GTSRB), with a shorter side of at most 48 pixels.
 Frames of one sign are near-copies. `--group` holds them out together, because k-NN must not find frames of a sign that
@@ -108,7 +110,8 @@ def _section(dataset: DatasetResults, *, with_plot: bool = False) -> str:
     if dataset.methods and dataset.choices is None:
         lines.append(choices_table(dataset))
     if dataset.missing:
-        lines.append(f"Preliminary: {counted(len(dataset.missing), 'job')} still to run.\n")
+        kind = "job" if dataset.tested else "trial"
+        lines.append(f"Preliminary: {counted(len(dataset.missing), kind)} still to run.\n")
     return "\n".join(lines)
 
 
@@ -137,7 +140,7 @@ def ranges_section() -> str:
             "adds it to any of the comparisons above:",
             "",
             "    python -m benchmarks.compare run --name gtsrb --train gtsrb_48/train --test gtsrb_48/test \\",
-            "        --epochs 6 --group '\\d+/\\d+_' --set flip=0 --methods carp-spread --trials-only",
+            "        --epochs 6 --group '\\d+/\\d+_' --set flip=0 precision=bf16 --methods carp-spread --trials-only",
             "",
             "Without `--trials-only`, the command goes on to the test images. We do that only for an idea whose trials",
             "are clearly ahead of CARP's. It becomes part of a recipe if it is ahead on two datasets.",

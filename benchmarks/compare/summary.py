@@ -99,9 +99,9 @@ def _read_dataset(folder: Path) -> DatasetResults:
     searched = results if choices is None else read_all(folder.with_name(choices))
     trials = [result for result in searched if result.variant not in (CHOSEN, BASELINE)]
     started = [name for name in KNOWN if any(result.value == name for result in results)]
-    wanted = {name: [job.name for job in effort.jobs([name]) if choices is None or is_final(job)] for name in started}
-    for job in baseline_jobs(effort.seeds):
-        wanted.setdefault(job.point.value, []).append(job.name)
+    begun = any(result.variant in (CHOSEN, BASELINE) for result in results)  # otherwise another comparison may do them
+    jobs = [job for job in effort.jobs(started) if (begun if is_final(job) else choices is None)]
+    wanted = [job.name for job in (*jobs, *(baseline_jobs(effort.seeds) if begun else ()))]
     done = {result.job.name for result in results}
     finals = [result for result in results if result.variant == CHOSEN]
     _check_equal_effort(folder, effort, [trial for trial in trials if trial.value in started], finals)
@@ -112,7 +112,7 @@ def _read_dataset(folder: Path) -> DatasetResults:
         study,
         tuple(_of_method(name, trials, results) for name in tried),
         tuple(_of_baseline(name, results) for name in TITLES if name in measured),
-        tuple(job for jobs in wanted.values() for job in jobs if job not in done),
+        tuple(name for name in wanted if name not in done),
         () if choices else tuple(sorted(trials, key=lambda result: (list(KNOWN).index(result.value), result.place))),
     )
 

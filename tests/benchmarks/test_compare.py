@@ -247,10 +247,16 @@ def test_a_comparison_of_trials_only_chooses_for_a_longer_one(small_methods: Non
     assert short.run(NAMES, Display(quiet=True)) == len(NAMES) * short.effort.trials  # no baselines, no final jobs
     (only,) = write_comparison(tmp_path)
     assert all(method.chosen is not None and not method.finals for method in only.methods)
+    assert only.missing == ()
+    assert "still to run" not in (tmp_path / "table.md").read_text()
     tested = coloured(24, seed=1)
     longer = comparison(tmp_path / "long", tested)
     longer = replace(longer, common={**longer.common, "epochs": 2}, choices="short")
     assert longer.run(NAMES, Display(quiet=True)) == 4 + 3
+    (tmp_path / "short" / "simclr-trial-1-seed0" / "job.json").unlink()
+    (tmp_path / "long" / "study.json").unlink()
+    write_comparison(tmp_path)
+    assert "1 trial still to run" in (tmp_path / "table.md").read_text()
 
 
 def test_unequal_trials_are_refused(finished: tuple[Path, Watched], tmp_path: Path) -> None:
