@@ -1,7 +1,14 @@
 """The methods, by name, and the ideas for CARP. Another one is a subclass of `Method` and one entry here."""
 
 from benchmarks.compare.method import Method
-from benchmarks.compare.methods.carp_ideas import Collision, Memory, SharpTeacher, SmallCrops, Spread
+from benchmarks.compare.methods.carp_ideas import (
+    Collision,
+    Memory,
+    SharpTeacher,
+    SmallCrops,
+    Spread,
+    StrongSpread,
+)
 from benchmarks.compare.methods.carp_itself import CarpItself
 from benchmarks.compare.methods.contrast import MoCo, SimCLR
 from benchmarks.compare.methods.decorrelation import BarlowTwins, VICReg
@@ -13,7 +20,9 @@ METHODS: dict[str, type[Method]] = {
     method.name: method for method in (CarpItself, SimCLR, SwAV, DINO, BYOL, BarlowTwins, VICReg, MoCo)
 }
 
-IDEAS: dict[str, type[Method]] = {idea.name: idea for idea in (Collision, SmallCrops, SharpTeacher, Spread, Memory)}
+IDEAS: dict[str, type[Method]] = {
+    idea.name: idea for idea in (Collision, SmallCrops, SharpTeacher, Spread, StrongSpread, Memory)
+}
 KNOWN = METHODS | IDEAS
 
 

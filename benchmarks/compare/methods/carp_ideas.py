@@ -77,6 +77,14 @@ class Spread(CarpItself):
         return cls(config)
 
 
+class StrongSpread(CarpItself):
+    """The same term with weights up to 10, which balance the attraction of two views (docs/decisions/0012)."""
+
+    name, title = "carp-koleo", "CARP, strong KoLeo"
+    source = "DINOv2's weight 0.1"
+    search = {**CarpItself.search, "koleo_weight": LogUniform(0.1, 10.0, published=0.1)}  # noqa: RUF012
+
+
 class Memory(CarpItself):
     """Prototypes that are not learned: the last embeddings of the teacher (MaSSL, Silva and others, 2024).
 
