@@ -192,9 +192,10 @@ def test_an_idea_without_effect_is_carp() -> None:
     assert all(issubclass(idea, type(runs[0].method)) for idea in IDEAS.values())
 
 
-def test_the_spread_is_the_weight_of_koleo() -> None:
-    run = training("carp-spread", coloured(2 * BATCH), epochs=1)
-    assert run.config.koleo_weight == IDEAS["carp-spread"].search["spread"].published > 0
+@pytest.mark.parametrize(("name", "setting"), [("carp-spread", "spread"), ("carp-koleo", "koleo_weight")])
+def test_the_spread_is_the_weight_of_koleo(name: str, setting: str) -> None:
+    run = training(name, coloured(2 * BATCH), epochs=1)
+    assert run.config.koleo_weight == IDEAS[name].search[setting].published > 0
     plain = training("carp", coloured(2 * BATCH), epochs=1)
     assert plain.config.koleo_weight == 0
     for each in (plain, run):

@@ -78,11 +78,15 @@ class Spread(CarpItself):
 
 
 class StrongSpread(CarpItself):
-    """The same term with weights up to 10, which balance the attraction of two views (docs/decisions/0012)."""
+    """KoLeo with weights up to 10 and embeddings of fixed length, which keep the attraction as strong as it is."""
 
     name, title = "carp-koleo", "CARP, strong KoLeo"
     source = "DINOv2's weight 0.1"
-    search = {**CarpItself.search, "koleo_weight": LogUniform(0.1, 10.0, published=0.1)}  # noqa: RUF012
+    search = {  # noqa: RUF012
+        **CarpItself.search,
+        "embedding_length": Choice(22.6, published=22.6),
+        "koleo_weight": LogUniform(0.1, 10.0, published=0.1),
+    }
 
 
 class Memory(CarpItself):
