@@ -100,7 +100,7 @@ class HeadSettings(ReadingSettings):
         ge=0,
         le=LARGEST_FACTOR,
         description="Weight of the KoLeo term, which pushes every embedding away from its nearest neighbour in the "
-        "batch; 0 leaves it out, as in the paper.",
+        "batch; 0 leaves it out, as in the paper. Weights above 1 need an embedding_length.",
     )
     teacher_momentum: MomentumSchedule = Field(
         (0.99, 1.0), description="Share of its own weights that the teacher keeps at every step; 0 means no teacher."

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+STRONGEST_FREE_KOLEO = 1.0  # the largest weight that is safe for embeddings of free length (docs/decisions/0012)
 LEAST_DISTANCE = 1e-4  # closer embeddings, such as those of blank images, count as this close; limits the gradient
 
 

@@ -198,7 +198,7 @@ def _refuse_other_settings(folder: Path, changed: dict[str, str]) -> None:
     why = f" {' and '.join(logged)} must not change, because they decide the lines of metrics.jsonl." if logged else ""
     raise CheckpointError(
         f"{folder} belongs to a run with other settings ({'; '.join(f'{k}: {v}' for k, v in changed.items())}). "
-        f"Use another --out, or the same settings to resume it.{why}"
+        f"Use another --out, or resume it with its own settings: --recipe {folder / 'config.yaml'}.{why}"
     )
 
 

@@ -14,6 +14,7 @@ from carp.console.progress import Display
 from carp.encoders.starting_point import settings_with_start
 from carp.images.open_source import open_images
 from carp.images.source import Openable, Source
+from carp.model.koleo import STRONGEST_FREE_KOLEO
 from carp.runs.run_folder import INDEX, config_of, locked
 from carp.training.micro_batch import choose_micro_batch
 
@@ -58,6 +59,12 @@ def open_for_training(
     distributed.start(device, timeout=timedelta(minutes=config.timeout_minutes))
     if config.precision == "bf16" and best_precision(device) == "fp32" and device.type == "cpu":
         display.warn("this processor only emulates bf16, which is much slower than fp32. Use precision=auto or fp32.")
+    if config.koleo_weight > STRONGEST_FREE_KOLEO and config.embedding_length is None:
+        display.warn(
+            f"koleo_weight {config.koleo_weight:g} with embeddings of free length can keep a run from learning. Set "
+            f"embedding_length, for example to {2 * config.embedding**0.5:.3g}, or a weight of at most "
+            f"{STRONGEST_FREE_KOLEO:g}."
+        )
     if config.prototypes == "sharded" and config.prototype_shards is None:
         shards = distributed.world_size() if begun is None else begun.prototype_shards
         config = resolve({**config.model_dump(), "prototype_shards": shards}, num_images=0)  # so that it is checked
