@@ -193,21 +193,25 @@ def test_help_of_every_command(cli: Cli) -> None:
 
 
 def test_help_answers_at_once_and_without_torch() -> None:
+    """The limit is in units of importing the libraries of the command line (0.2 s), as processors differ."""
     command = [sys.executable, "-m", "carp", "--help"]
-    seconds = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        # Processor time: what a machine with nothing else to do would show on the clock.
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert "Usage: carp" in done.stdout
-    assert min(seconds) < 0.5
+    libraries = [sys.executable, "-c", "import pydantic, rich.console, typer"]
+    pairs = [(processor_seconds(libraries)[0], processor_seconds(command)) for _ in range(3)]
+    assert all("Usage: carp" in out for _, (_, out) in pairs)
+    assert min(seconds for _, (seconds, _) in pairs) < 3.5 * min(seconds for seconds, _ in pairs)
     command[1:1] = ["-X", "importtime"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "carp.cli" in imported
     assert not {"torch", "timm", "torchvision"} & imported
+
+
+def processor_seconds(command: list[str]) -> tuple[float, str]:
+    """Run a command; return what a machine with nothing else to do would show on the clock, and the output."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
 
 def test_help_of_a_protocol_lists_its_settings_without_torch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
