@@ -181,8 +181,8 @@ def predictions_of(grid: LinearGrid, classifier: int, num_classifiers: int, batc
     """Return the predictions of one classifier, which one process has, on all processes."""
     own = range(num_classifiers)[distributed.own_share(num_classifiers)]
     found = grid.predict(batches, classifier - own.start) if classifier in own else None
-    told = distributed.gather(None if found is None else [found.classes.tolist(), found.scores.tolist()])
-    classes, scores = next(part for part in told if part is not None)
+    gathered = distributed.gather(None if found is None else [found.classes.tolist(), found.scores.tolist()])
+    classes, scores = next(part for part in gathered if part is not None)
     return Predicted(np.array(classes), np.array(scores))
 
 

@@ -176,8 +176,8 @@ class Training:
         self.progress(self.crops.images_until(done), self.crops.images_until(total))
 
     def _step(self, step: int, batch: CropBatch) -> None:
-        told = distributed.gather([asdict(bad) for bad in batch.unreadable] or None)
-        self._leave_out([Unreadable(**bad) for part in told for bad in part or []])
+        gathered = distributed.gather([asdict(bad) for bad in batch.unreadable] or None)
+        self._leave_out([Unreadable(**bad) for part in gathered for bad in part or []])
         wanted, device = self.grids.final.weight_SCF.shape[2], self.grids.final.weight_SCF.device
         x_BF = self.encode(batch.images) if len(batch.indices) else torch.empty(0, wanted, device=device)
         if x_BF.ndim != 2 or x_BF.shape[1] != wanted:
