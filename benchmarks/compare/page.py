@@ -47,7 +47,7 @@ of training loses most by this.
   images are small.
 - **Each method's own**: the loss, projector, optimiser family, schedules, crops and colours of its paper (DINO's
   optimiser is solo-learn's for small images, because the authors' did not train it here). Losses and heads come from
-  `lightly` where it has them; the losses of Barlow Twins and VICReg are computed faster, with the same values. Projector
+  `lightly` where it has them; those of Barlow Twins and VICReg are computed faster, with the same values. Projector
   widths, prototypes and outputs are a quarter of the published ones, as the encoder's channels are, and at least 128.
 - **Trials**: every method has the same number. Trial 0 is the published setting; the others are drawn at random from
   the ranges below, spread evenly over each (a Latin hypercube). With LARS, learning rates are from the same range for
