@@ -192,16 +192,30 @@ def test_an_idea_without_effect_is_carp() -> None:
     assert all(issubclass(idea, type(runs[0].method)) for idea in IDEAS.values())
 
 
-@pytest.mark.parametrize(("name", "setting"), [("carp-spread", "spread"), ("carp-koleo", "koleo_weight")])
-def test_the_spread_is_the_weight_of_koleo(name: str, setting: str) -> None:
-    run = training(name, coloured(2 * BATCH), epochs=1)
-    assert run.config.koleo_weight == IDEAS[name].search[setting].published > 0
+def test_the_spread_is_the_weight_of_koleo() -> None:
+    run = training("carp-spread", coloured(2 * BATCH), epochs=1)
+    weight = IDEAS["carp-spread"].search["spread"].published
+    assert run.config.koleo_weight == (weight, weight) != (0, 0)
     plain = training("carp", coloured(2 * BATCH), epochs=1)
-    assert plain.config.koleo_weight == 0
+    assert plain.config.koleo_weight == (0, 0)
     for each in (plain, run):
         (batch,) = each.loader.batches(0, 1)
         each.step(batch)
     assert run.last_loss != plain.last_loss
+
+
+def test_a_rising_koleo_starts_with_the_second_step() -> None:
+    losses = list[list[float]]()
+    for weight in (0.0, 3.0):
+        run = training("carp-rising", coloured(2 * BATCH), epochs=2, trial={"koleo_weight": weight})
+        assert run.config.koleo_weight == (0, weight)
+        losses.append([])
+        for batch in run.loader.batches(0, 2):
+            run.step(batch)
+            losses[-1].append(run.last_loss)
+    (first, second), (first_rising, second_rising) = losses
+    assert first == first_rising
+    assert second != second_rising
 
 
 def test_the_memory_holds_the_newest_embeddings_and_has_no_gradient() -> None:

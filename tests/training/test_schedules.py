@@ -102,6 +102,14 @@ def test_the_entropy_weight_is_constant_by_default_and_decays_by_cosine_if_asked
     assert s.entropy_weight(LAST) == pytest.approx(0.5)
 
 
+def test_the_weight_of_koleo_is_zero_by_default_and_rises_by_cosine_if_asked():
+    assert {schedules().koleo_weight(step) for step in range(LAST + 1)} == {0.0}
+    s = schedules(koleo_weight=(0.0, 3.0))
+    assert s.koleo_weight(0) == 0.0
+    assert s.koleo_weight(30) == pytest.approx(carp_numpy.cosine(0.0, 3.0, 30, LAST + 1))
+    assert s.koleo_weight(LAST) == 3.0
+
+
 def test_the_teacher_momentum_rises_from_099_to_1_by_cosine():
     s = schedules()
     assert s.teacher_momentum(0) == pytest.approx(0.99, rel=1e-12)

@@ -77,16 +77,22 @@ class Spread(CarpItself):
         return cls(config)
 
 
-class StrongSpread(CarpItself):
-    """KoLeo with weights up to 10 and embeddings of fixed length, which keep the attraction as strong as it is."""
+class RisingSpread(CarpItself):
+    """KoLeo whose weight rises from 0 to as much as 8, and embeddings of fixed length, so that attraction holds."""
 
-    name, title = "carp-koleo", "CARP, strong KoLeo"
-    source = "DINOv2's weight 0.1"
+    name, title = "carp-rising", "CARP, rising KoLeo"
+    source = "the paper, with the weight of decision 12"
     search = {  # noqa: RUF012
         **CarpItself.search,
         "embedding_length": Choice(22.6, published=22.6),
-        "koleo_weight": LogUniform(0.1, 10.0, published=0.1),
+        "koleo_weight": LogUniform(0.5, 8.0, published=3.0),
     }
+
+    @classmethod
+    def configure(cls, common: Mapping[str, Any], trial: Mapping[str, Any], *, num_images: int) -> Config:
+        """Return the configuration of a trial."""
+        rising = {**trial, "koleo_weight": [0.0, trial["koleo_weight"]]}
+        return super().configure(common, rising, num_images=num_images)
 
 
 class Memory(CarpItself):

@@ -77,7 +77,7 @@ class CarpItself(Method):
             entropy_weight=moment.entropy_weight,
             pairs=config.pairs,
             uniformity=config.uniformity,
-            koleo_weight=config.koleo_weight,
+            koleo_weight=moment.koleo_weight,
         ).total
 
     def after_step(self, moment: Moment) -> None:

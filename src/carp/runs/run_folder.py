@@ -23,6 +23,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from carp._version import __version__
@@ -198,7 +199,7 @@ def _refuse_other_settings(folder: Path, changed: dict[str, str]) -> None:
     why = f" {' and '.join(logged)} must not change, because they decide the lines of metrics.jsonl." if logged else ""
     raise CheckpointError(
         f"{folder} belongs to a run with other settings ({'; '.join(f'{k}: {v}' for k, v in changed.items())}). "
-        f"Use another --out, or resume it with its own settings: --recipe {folder / 'config.yaml'}.{why}"
+        f"Use another --out, or resume it with its own settings: --recipe {quote(str(folder / 'config.yaml'))}.{why}"
     )
 
 

@@ -40,5 +40,9 @@ class Schedules:
         """Weight of kl_to_uniform."""
         return self._cosine(*self._config.entropy_weight, step, self.num_steps)
 
+    def koleo_weight(self, step: int) -> float:
+        """Weight of the KoLeo term."""
+        return self._cosine(*self._config.koleo_weight, step, self.num_steps)
+
     def _cosine(self, start: float, end: float, step: int, num_steps: int) -> float:
         return cosine(start, end, step, num_steps, endpoint=self._config.schedule_endpoint)

@@ -45,6 +45,7 @@ class StepResult:
     lr: float
     teacher_momentum: float
     entropy_weight: float
+    koleo_weight: float
     loss_scale: float  # of the step, 1 except in fp16
     finite: bool  # whether the run may go on: loss and gradient are finite, or a lower loss scale may make them so
     applied: bool  # whether loss and gradient are finite
@@ -71,8 +72,8 @@ class Stepper:
     def __call__(self, batch: Batch, *, with_health: bool = False) -> StepResult:
         """Train on one batch. Nothing is applied if the loss or a gradient is not finite."""
         config, step = self.config, batch.step
-        lr, entropy_weight = self.schedules.lr(step), self.schedules.entropy_weight(step)
-        momentum = self.schedules.teacher_momentum(step)
+        lr, momentum = self.schedules.lr(step), self.schedules.teacher_momentum(step)
+        entropy_weight, koleo_weight = self.schedules.entropy_weight(step), self.schedules.koleo_weight(step)
         partition_PN = self.partition(step)
         set_hyperparameters(self.optimiser, lr=lr, weight_decay=self.schedules.weight_decay(step))
 
@@ -100,7 +101,7 @@ class Stepper:
                 entropy_weight=entropy_weight,
                 pairs=config.pairs,
                 uniformity=config.uniformity,
-                koleo_weight=config.koleo_weight,
+                koleo_weight=koleo_weight,
             )
 
         self.optimiser.zero_grad(set_to_none=True)
@@ -142,9 +143,8 @@ class Stepper:
             exchange(self.model, self.optimiser, config, step)
         if finite:
             self.loss_scale.update(overflowed=not applied)
-        return StepResult(
-            loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, scale, finite, applied, health
-        )
+        scheduled = lr, momentum, entropy_weight, koleo_weight
+        return StepResult(loss, consistency, kl, gradient_norm, *scheduled, scale, finite, applied, health)
 
     def partition(self, step: int, number: int = 0) -> Tensor:
         """The partition of a step, the same for every view and branch; independent micro-batches have their own."""
