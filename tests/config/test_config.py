@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carp.compute.threads import available_cores
-from carp.config import FREE_KEYS, GROUPS, Config, check_block_size, decisive, differences, resolve, sizes_for
+from carp.config import FREE_KEYS, GROUPS, Config, check_block_size, differences, resolve, sizes_for
 from carp.config.recipe import parse_overrides, to_yaml
 from carp.errors import ConfigError
 
@@ -237,16 +237,3 @@ def test_auto_workers_are_one_per_core_that_may_be_used() -> None:
 
 def test_only_half_precision_is_half() -> None:
     assert [Config(precision=name).half for name in ("fp32", "tf32", "bf16", "fp16")] == [False, False, True, True]
-
-
-@pytest.mark.parametrize(
-    ("given", "meant", "written"),
-    [(0, (0.0, 0.0), 0.0), ("3e0", (3.0, 3.0), 3.0), ([2, 2], (2.0, 2.0), 2.0), ([0, 3], (0.0, 3.0), [0.0, 3.0])],
-)
-def test_a_constant_weight_of_koleo_is_written_as_by_versions_without_its_schedule(
-    given: object, meant: tuple[float, float], written: object
-) -> None:
-    config = resolve({"koleo_weight": given}, num_images=100)
-    assert config.koleo_weight == meant
-    assert decisive(config)["koleo_weight"] == yaml.safe_load(to_yaml(config))["koleo_weight"] == written
-    assert resolve(yaml.safe_load(to_yaml(config)), num_images=100) == config

@@ -19,7 +19,7 @@ def test_a_run_resumes_with_its_own_settings(tmp_path: Path) -> None:
     part = shutil.copytree(tmp_path / "whole", tmp_path / "a part")
     shutil.rmtree(list_checkpoints(part / "checkpoints")[-1])
     write_recipe(recipe, epochs=4, koleo_weight=3.0)
-    with pytest.raises(CheckpointError, match=r"koleo_weight: .*3.0.*--recipe") as refused:
+    with pytest.raises(CheckpointError, match=r"koleo_weight: 0.0 -> 3.0.*--recipe") as refused:
         carp.train(images, part, recipe, quiet=True)
     (own,) = shlex.split(str(refused.value).split("--recipe ")[1].rstrip("."))
     carp.train(images, part, own, quiet=True)

@@ -4,10 +4,10 @@ from benchmarks.compare.method import Method
 from benchmarks.compare.methods.carp_ideas import (
     Collision,
     Memory,
-    RisingSpread,
     SharpTeacher,
     SmallCrops,
     Spread,
+    StrongSpread,
 )
 from benchmarks.compare.methods.carp_itself import CarpItself
 from benchmarks.compare.methods.contrast import MoCo, SimCLR
@@ -21,7 +21,7 @@ METHODS: dict[str, type[Method]] = {
 }
 
 IDEAS: dict[str, type[Method]] = {
-    idea.name: idea for idea in (Collision, SmallCrops, SharpTeacher, Spread, RisingSpread, Memory)
+    idea.name: idea for idea in (Collision, SmallCrops, SharpTeacher, Spread, StrongSpread, Memory)
 }
 KNOWN = METHODS | IDEAS
 

@@ -77,22 +77,17 @@ class Spread(CarpItself):
         return cls(config)
 
 
-class RisingSpread(CarpItself):
-    """KoLeo whose weight rises from 0 to as much as 8, and embeddings of fixed length, so that attraction holds."""
+class StrongSpread(CarpItself):
+    """KoLeo as strong as the attraction: its weight rises in the first 30% of the steps, and the length is fixed."""
 
-    name, title = "carp-rising", "CARP, rising KoLeo"
+    name, title = "carp-koleo", "CARP, strong KoLeo"
     source = "the paper, with the weight of decision 12"
+    fixed = {**CarpItself.fixed, "koleo_warmup": 0.3}  # noqa: RUF012
     search = {  # noqa: RUF012
         **CarpItself.search,
         "embedding_length": Choice(22.6, published=22.6),
         "koleo_weight": LogUniform(0.5, 8.0, published=3.0),
     }
-
-    @classmethod
-    def configure(cls, common: Mapping[str, Any], trial: Mapping[str, Any], *, num_images: int) -> Config:
-        """Return the configuration of a trial."""
-        rising = {**trial, "koleo_weight": [0.0, trial["koleo_weight"]]}
-        return super().configure(common, rising, num_images=num_images)
 
 
 class Memory(CarpItself):

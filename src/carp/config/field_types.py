@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 MAX_IMAGE_PIXELS = 200_000_000  # the largest sensors; 600 MB once decoded
 SMALL_IMAGE = 64  # up to this side: a small stem, images held in memory, views rendered one batch at a time
@@ -40,11 +40,6 @@ def _start_and_end(value: object) -> object:
     return (value, value) if isinstance(value, int | float | str) else value
 
 
-def _number_if_constant(schedule: tuple[float, float]) -> float | list[float]:
-    start, end = schedule
-    return start if start == end else [start, end]
-
-
 Probability = Annotated[float, Field(ge=0, le=1)]
 PerView = Annotated[tuple[Probability, Probability, Probability], Form("[first global, second global, local view]")]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -54,8 +49,6 @@ PositiveFactor = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
 NonNegative = Annotated[float, Field(ge=0, le=LARGEST_FACTOR)]
 _SCHEDULE = Form("one number or [start, end]")
 Schedule = Annotated[tuple[NonNegative, NonNegative], BeforeValidator(_start_and_end), _SCHEDULE]
-# Written as one number if it is constant: what earlier versions wrote where they had no schedule
-NumberOrSchedule = Annotated[Schedule, PlainSerializer(_number_if_constant, when_used="json")]
 MomentumSchedule = Annotated[tuple[Probability, Probability], BeforeValidator(_start_and_end), _SCHEDULE]
 _COLOURS = Form("three numbers, [red, green, blue]")
 Mean = Annotated[tuple[Probability, Probability, Probability], _COLOURS]

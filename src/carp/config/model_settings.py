@@ -13,7 +13,7 @@ from carp.config.field_types import (
     SMALL_IMAGE,
     Fraction,
     MomentumSchedule,
-    NumberOrSchedule,
+    Probability,
     Schedule,
 )
 from carp.config.image_settings import SizeSettings
@@ -96,10 +96,17 @@ class HeadSettings(ReadingSettings):
         "logarithm of how often two different images get the same assignment, which has no bias in small batches. At "
         "half the entropy_weight it has about the same strength.",
     )
-    koleo_weight: NumberOrSchedule = Field(
-        (0.0, 0.0),
+    koleo_weight: float = Field(
+        0.0,
+        ge=0,
+        le=LARGEST_FACTOR,
         description="Weight of the KoLeo term, which pushes every embedding away from its nearest neighbour in the "
-        "batch; 0 leaves it out, as in the paper. Weights above 1 need an embedding_length and should rise from 0.",
+        "batch; 0 leaves it out, as in the paper. Weights above 1 need an embedding_length and a koleo_warmup.",
+    )
+    koleo_warmup: Probability = Field(
+        0.0,
+        description="Share of the steps in which the weight of the KoLeo term rises from 0 to koleo_weight; 0 starts "
+        "with all of it.",
     )
     teacher_momentum: MomentumSchedule = Field(
         (0.99, 1.0), description="Share of its own weights that the teacher keeps at every step; 0 means no teacher."

@@ -59,10 +59,9 @@ def open_for_training(
     distributed.start(device, timeout=timedelta(minutes=config.timeout_minutes))
     if config.precision == "bf16" and best_precision(device) == "fp32" and device.type == "cpu":
         display.warn("this processor only emulates bf16, which is much slower than fp32. Use precision=auto or fp32.")
-    strongest = max(config.koleo_weight)
-    if strongest > STRONGEST_FREE_KOLEO and config.embedding_length is None:
+    if config.koleo_weight > STRONGEST_FREE_KOLEO and config.embedding_length is None:
         display.warn(
-            f"koleo_weight {strongest:g} with embeddings of free length can keep a run from learning. Set "
+            f"koleo_weight {config.koleo_weight:g} with embeddings of free length can keep a run from learning. Set "
             f"embedding_length, for example to {2 * config.embedding**0.5:.3g}, or a weight of at most "
             f"{STRONGEST_FREE_KOLEO:g}."
         )

@@ -79,7 +79,7 @@ def _head(config: Config, batch: int, held: int) -> int:
     chunk = views * batch * size * blocks_per_chunk(views, batch, size)
     embeddings = 2 * views * batch * config.embedding
     images = batch * (1 if held > 1 else distributed.world_size())
-    cosines = 2 * images**2 if any(config.koleo_weight) else 0  # of all images, in two views
+    cosines = 2 * images**2 if config.koleo_weight else 0  # of all images, in two views
     return (3 * chunk + embeddings + cosines + 3 * config.num_prototypes // held * config.embedding) * _FLOAT
 
 
