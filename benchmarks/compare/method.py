@@ -32,7 +32,6 @@ class Moment:
     num_steps: int
     teacher_momentum: float
     entropy_weight: float
-    koleo_weight: float
 
     @property
     def progress(self) -> float:

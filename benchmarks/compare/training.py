@@ -61,9 +61,7 @@ class MethodTraining:
     def step(self, batch: Batch) -> None:
         """Take one step; raise if the loss is not finite."""
         at, method = batch.step, self.method
-        values = self.schedules
-        weights = values.entropy_weight(at), values.koleo_weight(at)
-        moment = Moment(at, self.num_steps, values.teacher_momentum(at), *weights)
+        moment = Moment(at, self.num_steps, self.schedules.teacher_momentum(at), self.schedules.entropy_weight(at))
         set_hyperparameters(self.optimiser, lr=self.schedules.lr(at), weight_decay=self.schedules.weight_decay(at))
         views = [
             normalise(view, CPU, channels_last=True, mean=self.config.mean, deviation=self.config.deviation)

@@ -204,18 +204,16 @@ def test_the_spread_is_the_weight_of_koleo() -> None:
     assert run.last_loss != plain.last_loss
 
 
-def test_a_rising_koleo_starts_with_the_second_step() -> None:
-    losses = list[list[float]]()
-    for weight in (0.0, 3.0):
-        run = training("carp-koleo", coloured(2 * BATCH), epochs=2, trial={"koleo_weight": weight})
-        assert (run.config.koleo_weight, run.config.koleo_warmup) == (weight, 0.3)
-        losses.append([])
-        for batch in run.loader.batches(0, 2):
-            run.step(batch)
-            losses[-1].append(run.last_loss)
-    (first, second), (first_rising, second_rising) = losses
-    assert first == first_rising
-    assert second != second_rising
+def test_strong_koleo_is_weak_between_close_neighbours() -> None:
+    losses = []
+    for distance in (1e-4, 0.5):
+        run = training("carp-koleo", coloured(2 * BATCH), epochs=1)
+        assert (run.config.koleo_distance, run.config.embedding_length) == (0.5, 22.6)
+        run.method.config = run.config.model_copy(update={"koleo_distance": distance})
+        (batch,) = run.loader.batches(0, 1)
+        run.step(batch)
+        losses.append(run.last_loss)
+    assert losses[1] < losses[0]
 
 
 def test_the_memory_holds_the_newest_embeddings_and_has_no_gradient() -> None:

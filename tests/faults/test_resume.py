@@ -234,8 +234,6 @@ VARIANTS = {
     "local views": {"local_views": 2, "local_size": 16},
     "schedules, warm-up, fixed partition": {
         "entropy_weight": [2, 0.5],
-        "koleo_weight": 1,
-        "koleo_warmup": 0.5,
         "weight_decay": [1e-6, 1e-3],
         "warmup_epochs": 2,
         "partition": "fixed",

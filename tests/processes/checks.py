@@ -68,7 +68,7 @@ def gradients() -> None:
     """The gradient of all processes, summed, is that of one process with the whole batch: to the last digits."""
     for uniformity in get_args(Uniformity):
         _gradients({"entropy_weight": 2.0, "uniformity": uniformity})
-        _gradients({"entropy_weight": 2.0, "uniformity": uniformity, "koleo_weight": 0.5})
+        _gradients({"entropy_weight": 2.0, "uniformity": uniformity, "koleo_weight": 0.5, "koleo_distance": 0.3})
 
 
 def _gradients(options: dict[str, Any]) -> None:

@@ -68,12 +68,13 @@ def loss_of_uneven_shares() -> None:
         prototypes, teacher = F.normalize(torch.randn(2, K, 8, dtype=torch.float64), dim=-1)
         prototypes.requires_grad_()
         partition = torch.randperm(K).view(-1, N)
-        whole = carp_loss(z, w, prototypes, teacher, partition, uniformity=uniformity, koleo_weight=0.5)
+        koleo: dict[str, Any] = {"koleo_weight": 0.5, "koleo_distance": 0.3}
+        whole = carp_loss(z, w, prototypes, teacher, partition, uniformity=uniformity, **koleo)
         expected = torch.autograd.grad(whole.total, [z, prototypes])
         own = slice(*distributed.share(images, distributed.rank()))
         chunks |= set(distributed.gather(blocks_per_chunk(4, own.stop - own.start, N)))
         embedded = Embedded(list(z[:, own]), list(w[:, own]), prototypes, teacher)
-        options: dict[str, Any] = {"entropy_weight": 1.0, "uniformity": uniformity, "koleo_weight": 0.5}
+        options: dict[str, Any] = {"entropy_weight": 1.0, "uniformity": uniformity, **koleo}
         terms = shared_loss(embedded, partition, images=images, **options)
         on_z, on_prototypes = torch.autograd.grad(terms.total, [z, prototypes])
         distributed.all_reduce_sum([on_z, on_prototypes])

@@ -64,7 +64,8 @@ def weights(model):
 
 
 @pytest.mark.parametrize(
-    "settings", [{}, {"local_views": 2, "local_size": 16}, {"teacher_momentum": 0}, {"koleo_weight": 0.5}]
+    "settings",
+    [{}, {"local_views": 2, "local_size": 16}, {"teacher_momentum": 0}, {"koleo_weight": 0.5, "koleo_distance": 0.3}],
 )
 @pytest.mark.parametrize("micro_batch", [4, 10, 12])  # 10 leaves a last one of 4
 def test_exact_accumulation_equals_the_undivided_batch_without_batch_norm(micro_batch, settings):

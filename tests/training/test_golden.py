@@ -106,17 +106,6 @@ def test_every_line_adds_up(golden):
         assert line["loss"] == pytest.approx(total, rel=1e-6)
 
 
-def test_the_log_shows_how_the_weight_of_koleo_rises(golden, tmp_path):
-    assert all("koleo_weight" not in line for line in golden)
-    lines = run(tmp_path, epochs=2, koleo_weight=1.0, koleo_warmup=0.5)
-    weights = [line["koleo_weight"] for line in lines]
-    assert weights == sorted(weights)
-    assert (weights[0], weights[-1]) == (0.0, 1.0)
-    for line in lines:
-        others = line["consistency"] + line["entropy_weight"] * line["kl_to_uniform"]
-        assert (line["loss"] == pytest.approx(others, rel=1e-6)) == (line["koleo_weight"] == 0)
-
-
 def test_the_loss_falls(golden):
     curve = losses(golden)
     assert sum(curve[10:]) < 0.99 * sum(curve[:10])

@@ -102,23 +102,6 @@ def test_the_entropy_weight_is_constant_by_default_and_decays_by_cosine_if_asked
     assert s.entropy_weight(LAST) == pytest.approx(0.5)
 
 
-def test_the_weight_of_koleo_is_zero_by_default_and_constant_without_a_warm_up():
-    assert {schedules().koleo_weight(step) for step in range(LAST + 1)} == {0.0}
-    assert {schedules(koleo_weight=3.0).koleo_weight(step) for step in range(LAST + 1)} == {3.0}
-
-
-@pytest.mark.parametrize("share", [0.3, 0.999, 1.0])
-def test_the_weight_of_koleo_rises_in_a_line_from_0_over_a_share_of_the_steps(share: float):
-    s = schedules(koleo_weight=3.0, koleo_warmup=share)
-    weights = [s.koleo_weight(step) for step in range(LAST + 1)]
-    assert weights == pytest.approx([min(3.0, 3.0 * step / (share * (LAST + 1))) for step in range(LAST + 1)])
-    assert weights[0] == 0.0
-
-
-def test_a_warm_up_shorter_than_a_step_is_none():
-    assert schedules(koleo_weight=3.0, koleo_warmup=1e-9).koleo_weight(1) == 3.0
-
-
 def test_the_teacher_momentum_rises_from_099_to_1_by_cosine():
     s = schedules()
     assert s.teacher_momentum(0) == pytest.approx(0.99, rel=1e-12)

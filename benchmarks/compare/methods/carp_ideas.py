@@ -78,11 +78,11 @@ class Spread(CarpItself):
 
 
 class StrongSpread(CarpItself):
-    """KoLeo as strong as the attraction: its weight rises in the first 30% of the steps, and the length is fixed."""
+    """KoLeo as strong as the attraction, but weak between neighbours closer than 0.5; embeddings of fixed length."""
 
     name, title = "carp-koleo", "CARP, strong KoLeo"
     source = "the paper, with the weight of decision 12"
-    fixed = {**CarpItself.fixed, "koleo_warmup": 0.3}  # noqa: RUF012
+    fixed = {**CarpItself.fixed, "koleo_distance": 0.5}  # noqa: RUF012
     search = {  # noqa: RUF012
         **CarpItself.search,
         "embedding_length": Choice(22.6, published=22.6),

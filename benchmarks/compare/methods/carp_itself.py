@@ -77,7 +77,8 @@ class CarpItself(Method):
             entropy_weight=moment.entropy_weight,
             pairs=config.pairs,
             uniformity=config.uniformity,
-            koleo_weight=moment.koleo_weight,
+            koleo_weight=config.koleo_weight,
+            koleo_distance=config.koleo_distance,
         ).total
 
     def after_step(self, moment: Moment) -> None:

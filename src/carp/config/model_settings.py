@@ -13,7 +13,6 @@ from carp.config.field_types import (
     SMALL_IMAGE,
     Fraction,
     MomentumSchedule,
-    Probability,
     Schedule,
 )
 from carp.config.image_settings import SizeSettings
@@ -101,12 +100,15 @@ class HeadSettings(ReadingSettings):
         ge=0,
         le=LARGEST_FACTOR,
         description="Weight of the KoLeo term, which pushes every embedding away from its nearest neighbour in the "
-        "batch; 0 leaves it out, as in the paper. Weights above 1 need an embedding_length and a koleo_warmup.",
+        "batch; 0 leaves it out, as in the paper. Weights above 1 need an embedding_length and a koleo_distance of "
+        "about 0.5.",
     )
-    koleo_warmup: Probability = Field(
-        0.0,
-        description="Share of the steps in which the weight of the KoLeo term rises from 0 to koleo_weight; 0 starts "
-        "with all of it.",
+    koleo_distance: float = Field(
+        1e-4,
+        ge=1e-4,
+        le=2,
+        description="Distance of neighbours, of embeddings at unit length, at which the KoLeo term pushes hardest. It "
+        "pushes closer ones less, so that it does not win at the start, when all embeddings are close.",
     )
     teacher_momentum: MomentumSchedule = Field(
         (0.99, 1.0), description="Share of its own weights that the teacher keeps at every step; 0 means no teacher."

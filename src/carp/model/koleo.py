@@ -5,6 +5,10 @@ their angle (docs/decisions/0011). Images that are closer than that look the sam
 separates them. KoLeo repels exactly these: the gradient of −log d is 1 / d, so the closest pairs count most. It needs
 no prototypes and no temperature.
 
+At the start of a run, all embeddings are close. A strong term then wins over the attraction, and the run loses time
+before it learns anything (docs/decisions/0012). With ε = `distance`, the term is −log √(d² + ε²), whose gradient
+d / (d² + ε²) is largest at d = ε and vanishes at 0.
+
 Shapes: V views, B images, D embedding.
 """
 
@@ -13,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 STRONGEST_FREE_KOLEO = 1.0  # the largest weight that is safe for embeddings of free length (docs/decisions/0012)
-LEAST_DISTANCE = 1e-4  # closer embeddings, such as those of blank images, count as this close; limits the gradient
+LEAST_DISTANCE = 1e-4  # keeps the gradient finite for equal embeddings, such as those of blank images
 
 
-def koleo(z_VBD: Tensor) -> Tensor:
-    """Return −log of the distance between an embedding and its nearest neighbour, averaged over views and images.
+def koleo(z_VBD: Tensor, distance: float = LEAST_DISTANCE) -> Tensor:
+    """Return −log √(d² + distance²), d being the distance to the nearest neighbour, averaged over views and images.
 
     Distances are those of embeddings scaled to unit length, and neighbours are other images in the same view. A single
     image has no neighbour; the term is then 0.
@@ -32,4 +36,4 @@ def koleo(z_VBD: Tensor) -> Tensor:
             nearest_VB = cosines_VBB.argmax(dim=-1)
         neighbours_VBD = torch.take_along_dim(unit_VBD, nearest_VB[..., None], dim=1)
         squares_VB = (unit_VBD - neighbours_VBD).square().sum(dim=-1)
-        return -0.5 * (squares_VB + LEAST_DISTANCE**2).log().mean()
+        return -0.5 * (squares_VB + distance**2).log().mean()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from carp.errors import ModelError
 from carp.model.head import LEAST_COLLISION, PAIR_FACTOR, GlobalBatch, Pairs, Uniformity, fused_loss
-from carp.model.koleo import koleo
+from carp.model.koleo import LEAST_DISTANCE, koleo
 
 Embeddings = Tensor | Sequence[Tensor]
 
@@ -27,6 +27,7 @@ class LossOptions(TypedDict, total=False):
     pairs: Pairs
     uniformity: Uniformity
     koleo_weight: float
+    koleo_distance: float
 
 
 class LossTerms(NamedTuple):
@@ -48,6 +49,7 @@ def carp_loss(
     pairs: Pairs = "sum",
     uniformity: Uniformity = "entropy",
     koleo_weight: float = 0.0,
+    koleo_distance: float = LEAST_DISTANCE,
     chunk: int | None = None,
     global_batch: GlobalBatch | None = None,
 ) -> LossTerms:
@@ -69,6 +71,7 @@ def carp_loss(
         uniformity: The second term of the loss: `entropy` is `kl_to_uniform`; `collision` is the logarithm of N times
             the probability that two different images get the same assignment.
         koleo_weight: Weight of the third term, `koleo` of the student's global views; 0 leaves it out, as in the paper.
+        koleo_distance: Distance of neighbours at which that term pushes hardest (`carp.model.koleo`).
         chunk: Blocks at a time; by default chosen from the batch size and the block size. It affects only rounding.
         global_batch: The whole batch, if several processes share its images or blocks (`carp.model.shared_loss`).
 
@@ -93,10 +96,10 @@ def carp_loss(
         chunk=chunk,
         global_batch=global_batch,
     )
-    return with_koleo(LossTerms(*terms), koleo_weight, z_VBD)
+    return with_koleo(LossTerms(*terms), koleo_weight, koleo_distance, z_VBD)
 
 
-def with_koleo(terms: LossTerms, weight: float, z_VBD: Tensor, *, copies: int = 1) -> LossTerms:
+def with_koleo(terms: LossTerms, weight: float, distance: float, z_VBD: Tensor, *, copies: int = 1) -> LossTerms:
     """Add the KoLeo term of the global views of all images to the total.
 
     If several processes compute it from the embeddings of all, their gradients are summed, so each contributes one of
@@ -104,7 +107,7 @@ def with_koleo(terms: LossTerms, weight: float, z_VBD: Tensor, *, copies: int = 
     """
     if not weight:
         return terms
-    term = koleo(z_VBD[:2])
+    term = koleo(z_VBD[:2], distance)
     own = term if copies == 1 else term / copies + (1 - 1 / copies) * term.detach()
     return terms._replace(total=terms.total + weight * own)
 
@@ -120,6 +123,7 @@ def reference_loss(
     pairs: Pairs = "sum",
     uniformity: Uniformity = "entropy",
     koleo_weight: float = 0.0,
+    koleo_distance: float = LEAST_DISTANCE,
 ) -> LossTerms:
     """Compute the same loss with the paper's pseudo-code, for reading and for tests.
 
@@ -151,7 +155,8 @@ def reference_loss(
     consistency = PAIR_FACTOR[pairs] * torch.stack(agreement).mean()
     kl = kl_to_uniform(mean_assignment(s_VBPN, t_GBPN))
     uniform = kl if uniformity == "entropy" else collision(s_VBPN, t_GBPN)
-    return with_koleo(LossTerms(consistency + entropy_weight * uniform, consistency, kl), koleo_weight, z_VBD)
+    terms = LossTerms(consistency + entropy_weight * uniform, consistency, kl)
+    return with_koleo(terms, koleo_weight, koleo_distance, z_VBD)
 
 
 def mean_assignment(s_VBPN: Tensor, t_GBPN: Tensor) -> Tensor:

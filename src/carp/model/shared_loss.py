@@ -19,6 +19,7 @@ from torch import Tensor
 from carp.compute import distributed
 from carp.model.carp import Embedded
 from carp.model.head import GlobalBatch, blocks_per_chunk
+from carp.model.koleo import LEAST_DISTANCE
 from carp.model.loss import LossOptions, LossTerms, carp_loss, with_koleo
 
 
@@ -26,16 +27,16 @@ def shared_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, **opti
     """Compute the loss of `images` images, of which this process has embedded its share; see `carp_loss`."""
     if distributed.world_size() == 1:
         return carp_loss(*embedded, partition_PN, **options)
-    koleo_weight = options.pop("koleo_weight", 0.0)
+    weight, distance = options.pop("koleo_weight", 0.0), options.pop("koleo_distance", LEAST_DISTANCE)
     global_batch = GlobalBatch(images, len(partition_PN), lambda sums: distributed.all_reduce_sum([sums]))
     chunk = _common_chunk(embedded, partition_PN, images)
     own = carp_loss(*embedded, partition_PN, **options, chunk=chunk, global_batch=global_batch)
     consistency = own.consistency.clone()
     distributed.all_reduce_sum([consistency])
     whole = LossTerms(own.total + (consistency - own.consistency), consistency, own.kl_to_uniform)
-    if not koleo_weight:
+    if not weight:
         return whole
-    return with_koleo(whole, koleo_weight, _join_images(embedded.z[:2]), copies=distributed.world_size())
+    return with_koleo(whole, weight, distance, _join_images(embedded.z[:2]), copies=distributed.world_size())
 
 
 def _common_chunk(embedded: Embedded, partition_PN: Tensor, images: int) -> int:
@@ -57,7 +58,7 @@ def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, **opt
     """
     if distributed.world_size() == 1:
         return carp_loss(*embedded, partition_PN, **options)
-    koleo_weight = options.pop("koleo_weight", 0.0)
+    weight, distance = options.pop("koleo_weight", 0.0), options.pop("koleo_distance", LEAST_DISTANCE)
     z_VBD = _join_images(embedded.z)
     w_BGD = distributed.all_gather_rows(torch.stack(embedded.w, dim=1))
     global_batch = GlobalBatch(images, len(partition_PN) * distributed.world_size(), lambda _: None)
@@ -74,7 +75,7 @@ def sharded_loss(embedded: Embedded, partition_PN: Tensor, *, images: int, **opt
     distributed.all_reduce_sum([all_terms])
     total, consistency, kl = all_terms
     whole = LossTerms(own.total + (total - own.total.detach()), consistency, kl)
-    return with_koleo(whole, koleo_weight, z_VBD, copies=distributed.world_size())
+    return with_koleo(whole, weight, distance, z_VBD, copies=distributed.world_size())
 
 
 def _join_images(z: Sequence[Tensor]) -> Tensor:

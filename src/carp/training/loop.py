@@ -268,7 +268,6 @@ class Training:
                 "lr": result.lr,
                 "teacher_momentum": result.teacher_momentum,
                 "entropy_weight": result.entropy_weight,
-                **({"koleo_weight": result.koleo_weight} if self.config.koleo_weight else {}),
                 **({"loss_scale": scale.value} if scale.active else {}),
             }
             self.log.write(batch.step, values)

@@ -40,10 +40,5 @@ class Schedules:
         """Weight of kl_to_uniform."""
         return self._cosine(*self._config.entropy_weight, step, self.num_steps)
 
-    def koleo_weight(self, step: int) -> float:
-        """Weight of the KoLeo term: a linear warm-up, if any, then constant."""
-        warmup = self._config.koleo_warmup * self.num_steps
-        return self._config.koleo_weight * (1.0 if step >= warmup else step / warmup)
-
     def _cosine(self, start: float, end: float, step: int, num_steps: int) -> float:
         return cosine(start, end, step, num_steps, endpoint=self._config.schedule_endpoint)

@@ -45,7 +45,6 @@ class StepResult:
     lr: float
     teacher_momentum: float
     entropy_weight: float
-    koleo_weight: float
     loss_scale: float  # of the step, 1 except in fp16
     finite: bool  # whether the run may go on: loss and gradient are finite, or a lower loss scale may make them so
     applied: bool  # whether loss and gradient are finite
@@ -72,8 +71,8 @@ class Stepper:
     def __call__(self, batch: Batch, *, with_health: bool = False) -> StepResult:
         """Train on one batch. Nothing is applied if the loss or a gradient is not finite."""
         config, step = self.config, batch.step
-        lr, momentum = self.schedules.lr(step), self.schedules.teacher_momentum(step)
-        entropy_weight, koleo_weight = self.schedules.entropy_weight(step), self.schedules.koleo_weight(step)
+        lr, entropy_weight = self.schedules.lr(step), self.schedules.entropy_weight(step)
+        momentum = self.schedules.teacher_momentum(step)
         partition_PN = self.partition(step)
         set_hyperparameters(self.optimiser, lr=lr, weight_decay=self.schedules.weight_decay(step))
 
@@ -101,7 +100,8 @@ class Stepper:
                 entropy_weight=entropy_weight,
                 pairs=config.pairs,
                 uniformity=config.uniformity,
-                koleo_weight=koleo_weight,
+                koleo_weight=config.koleo_weight,
+                koleo_distance=config.koleo_distance,
             )
 
         self.optimiser.zero_grad(set_to_none=True)
@@ -143,8 +143,9 @@ class Stepper:
             exchange(self.model, self.optimiser, config, step)
         if finite:
             self.loss_scale.update(overflowed=not applied)
-        scheduled = lr, momentum, entropy_weight, koleo_weight
-        return StepResult(loss, consistency, kl, gradient_norm, *scheduled, scale, finite, applied, health)
+        return StepResult(
+            loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, scale, finite, applied, health
+        )
 
     def partition(self, step: int, number: int = 0) -> Tensor:
         """The partition of a step, the same for every view and branch; independent micro-batches have their own."""
