@@ -32,6 +32,7 @@ Run a command again to continue it, or several times at once to share its jobs. 
 the result files. [What we read from the tables](results.md#methods-compared) is in the results.
 
 Comparisons are in fp32 unless the command says otherwise. GTSRB was run in bf16, on a processor that computes in it.
+`gtsrb-fp32` has the same jobs without `precision=bf16`, for an idea that came later and was run on another processor.
 
 `gtsrb_48` has every third frame of the German traffic-sign benchmark (GTSRB), with a shorter side of at most 48 pixels.
 Frames of one sign are near-copies. `--group` holds them out together, because k-NN must not find frames of a sign that

@@ -217,7 +217,9 @@ def test_a_setting_that_suits_the_images_is_not_refused_by_the_rule_for_other_si
 ) -> None:
     """64 images get blocks of 16, so 64 prototypes are fine; and 400 epochs, so 30 of warm-up are."""
     monkeypatch.setattr("carp.training.planning.memory_check.available_memory", lambda _device: 0)  # do not time it
-    code, out, err = cli("train", flat, "--dry-run", "global_size=32", "num_prototypes=64", "warmup_epochs=30")
+    code, out, err = cli(
+        "train", flat, "--dry-run", "global_size=32", "num_prototypes=64", "block_size=auto", "warmup_epochs=30"
+    )
     assert code == 0, err
     settings = yaml.safe_load(out.split("---")[0])
     assert settings["block_size"] == 16
