@@ -111,6 +111,8 @@ def plain(error: DataError) -> DataError:
 
 
 def nearest(word: object, accepted: Iterable[str]) -> str:
-    """Return ' Did you mean …?' for the closest accepted spelling, or an empty string."""
-    close = get_close_matches(str(word), list(accepted), n=1, cutoff=0.6)
-    return f" Did you mean '{close[0]}'?" if close else ""
+    """Return ' Did you mean …?' for the closest accepted spelling, or those that begin with the word; or nothing."""
+    known = list(accepted)
+    close = get_close_matches(str(word), known, n=1, cutoff=0.6)
+    offered = close or [each for each in known if word and each.startswith(f"{word}_")][:3]
+    return f" Did you mean {' or '.join(map(repr, offered))}?" if offered else ""

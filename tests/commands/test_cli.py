@@ -160,6 +160,7 @@ def test_a_misspelt_recipe_or_setting_is_not_shown(cli: Cli) -> None:
     assert_one_line(cli("recipes", "foldr"), "'foldr'", "Did you mean 'folder'?")
     assert_one_line(cli("recipes", "mine.yaml"), "mine.yaml", "No such file")
     assert_one_line(cli("settings", "epoch"), "'epoch'", "Did you mean 'epochs'?")
+    assert_one_line(cli("settings", "koleo"), "Did you mean 'koleo_weight' or 'koleo_distance'?")
 
 
 def test_settings_are_shown_with_default_accepted_values_and_meaning(cli: Cli) -> None:

@@ -51,6 +51,9 @@ def test_the_same_command_resumes_with_the_length_that_was_chosen(images: Path, 
         (["--minutes", "5", "epochs=3"], ["received 5 minutes and epochs=3", "Leave out one"]),
         (["--minutes", "5", "--procs", "2"], ["one process", "Set epochs instead"]),
         (["--minutes", "0.00001"], ["one epoch takes about", "received --minutes 1e-05", "Give at least 0."]),
+        (["--minutes", "0.00001", "stem=auto", "global_size=64"], [", or the encoder's own stem", ": stem=encoder."]),
+        (["--minutes", "0.00001", "stem=auto", "global_size=96"], ["such as global_size=48 stem=encoder."]),
+        (["--minutes", "0.00001", "global_size=160"], ["such as global_size=80."]),
     ],
 )
 def test_mistakes(cli: Cli, images: Path, tmp_path: Path, words: list[str], facts: list[str]) -> None:

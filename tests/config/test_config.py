@@ -155,6 +155,7 @@ def test_a_block_size_that_does_not_divide_is_refused_with_the_nearest_divisors(
         divisors = [n for n in range(1, K + 1) if K % n == 0]
         below, above = max(n for n in divisors if n < N), min(n for n in divisors if n > N)
         assert f"The nearest divisors are {below} and {above}." in message
+        check_block_size(int(message.rstrip(".").rpartition(" ")[2]), N)
 
 
 def test_differences_names_every_key_that_changes_what_is_computed() -> None:

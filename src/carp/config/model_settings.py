@@ -177,13 +177,14 @@ def check_block_size(num_prototypes: int, block_size: int) -> None:
     if block_size > num_prototypes:
         raise ConfigError(
             f"block_size must be at most num_prototypes ({num_prototypes}), received {block_size}. "
-            f"block_size={num_prototypes} is a single block (CARL)."
+            f"block_size={num_prototypes} is a single block (CARL); or use more prototypes."
         )
     if num_prototypes % block_size:
         below, above = _nearest_divisors(num_prototypes, block_size)
         raise ConfigError(
             f"block_size must divide num_prototypes ({num_prototypes}), received {block_size}. "
-            f"The nearest divisors are {below} and {above}."
+            f"The nearest divisors are {below} and {above}. Or use a multiple as num_prototypes, such as "
+            f"{block_size * max(1, round(num_prototypes / block_size))}."
         )
 
 

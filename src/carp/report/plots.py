@@ -38,9 +38,13 @@ def _draw_losses(axis: Any, losses: list[dict[str, Any]], config: HeadSettings) 
     limit = math.log(max(2, config.block_size))
     axis.plot(steps, [m["consistency"] for m in losses], color=STUDENT, label="consistency")
     axis.plot(steps, [m["kl_to_uniform"] for m in losses], color=TEACHER, label="kl_to_uniform")
+    koleo = [(m["step"], m["koleo"]) for m in losses if "koleo" in m]
+    if koleo:
+        axis.plot(*zip(*koleo, strict=True), color=GREY, label="koleo")
     axis.axhline(2 * limit, color=STUDENT, ls=":", lw=1, label="uniform assignments (2 ln $N_B$)")
     axis.axhline(limit, color=TEACHER, ls=":", lw=1, label="one prototype takes all (ln $N_B$)")
-    axis.set(xlabel="step", ylabel="nats", title="Loss terms and their limits", ylim=(0, 2.3 * limit))
+    lowest = min([0.0, *(1.2 * value for _, value in koleo)])
+    axis.set(xlabel="step", ylabel="nats", title="Loss terms and their limits", ylim=(lowest, 2.3 * limit))
     axis.legend(fontsize=8, frameon=False)
     tidy(axis)
 

@@ -131,8 +131,9 @@ def _describe_rate(rate: float | None) -> str:
 
 
 def _describe(result: StepResult) -> str:
+    koleo = "" if result.koleo is None else f", koleo {result.koleo:.3f}"
     return (
-        f"loss {result.loss:.3f} (consistency {result.consistency:.3f}, kl {result.kl_to_uniform:.3f})  "
+        f"loss {result.loss:.3f} (consistency {result.consistency:.3f}, kl {result.kl_to_uniform:.3f}{koleo})  "
         f"lr {result.lr:.3g}  teacher {result.teacher_momentum:.4f}"
     )
 

@@ -264,6 +264,7 @@ class Training:
                 "loss": result.loss,
                 "consistency": result.consistency,
                 "kl_to_uniform": result.kl_to_uniform,
+                **({} if result.koleo is None else {"koleo": result.koleo}),
                 "gradient_norm": result.gradient_norm if result.applied else None,
                 "lr": result.lr,
                 "teacher_momentum": result.teacher_momentum,

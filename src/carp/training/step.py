@@ -41,6 +41,7 @@ class StepResult:
     loss: float
     consistency: float
     kl_to_uniform: float
+    koleo: float | None  # None if the loss has no such term
     gradient_norm: float
     lr: float
     teacher_momentum: float
@@ -143,8 +144,11 @@ class Stepper:
             exchange(self.model, self.optimiser, config, step)
         if finite:
             self.loss_scale.update(overflowed=not applied)
+        koleo = None
+        if config.koleo_weight and config.uniformity == "entropy":  # what is left of the loss
+            koleo = (loss - consistency - entropy_weight * kl) / config.koleo_weight
         return StepResult(
-            loss, consistency, kl, gradient_norm, lr, momentum, entropy_weight, scale, finite, applied, health
+            loss, consistency, kl, koleo, gradient_norm, lr, momentum, entropy_weight, scale, finite, applied, health
         )
 
     def partition(self, step: int, number: int = 0) -> Tensor:

@@ -50,7 +50,7 @@ def _get(name: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def _losses(runs: Sequence[RunRecords]) -> Chart | None:
-    lines = _curves(runs, {"consistency": _get("consistency"), "kl_to_uniform": _get("kl_to_uniform")})
+    lines = _curves(runs, {name: _get(name) for name in ("consistency", "kl_to_uniform", "koleo")})
     if not lines:
         return None
     limit = math.log(max(2, runs[0].config.block_size))
@@ -59,9 +59,12 @@ def _losses(runs: Sequence[RunRecords]) -> Chart | None:
         [("uniform assignments", 2 * limit, "student"), ("one prototype takes all", limit, "teacher")] if alone else []
     )
     about = "Consistency falls as views of an image agree; kl_to_uniform stays low while prototypes are used evenly."
+    with_koleo = any("koleo" in line for run in runs for line in run.metrics)
+    if with_koleo:
+        about += " koleo falls as images move away from their nearest neighbours."
     if not alone:
         return Chart("losses", "Loss terms", "epoch", "nats", lines, about=about)
-    return Chart("losses", "Loss terms", "epoch", "nats", lines, levels, about, from_zero=True)
+    return Chart("losses", "Loss terms", "epoch", "nats", lines, levels, about, from_zero=not with_koleo)
 
 
 def _knn(runs: Sequence[RunRecords]) -> Chart | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from carp.compute import distributed
-from carp.config import Config
+from carp.config import SMALL_IMAGE, Config
 from carp.console.progress import Display
 from carp.console.quantities import counted, duration
 from carp.errors import ConfigError
@@ -96,8 +96,7 @@ def fit_into(
     if epochs < 1:
         raise ConfigError(
             f"one epoch takes about {duration(epoch)} on this machine, received --minutes {minutes:g}. Give at least "
-            f"{math.ceil(10 * epoch / 60 / FOR_STEPS) / 10:g} minutes, or smaller views such as "
-            f"global_size={config.global_size // 2}."
+            f"{math.ceil(10 * epoch / 60 / FOR_STEPS) / 10:g} minutes, or {_cheaper(config)}."
         )
     size = f" with global_size={config.global_size}" if any_size else ""
     display.say(
@@ -107,3 +106,11 @@ def fit_into(
     )
     warmup = config.warmup_epochs * epochs / config.epochs
     return config.model_copy(update={"epochs": epochs, "warmup_epochs": warmup})
+
+
+def _cheaper(config: Config) -> str:
+    """Name settings that take less time; a ResNet whose stem becomes that of small images would take more."""
+    if config.stem == "auto" and config.global_size <= SMALL_IMAGE:
+        return "the encoder's own stem, which is cheaper for a ResNet: stem=encoder"
+    size = config.global_size // 2
+    return f"smaller views such as global_size={size}{' stem=encoder' if size <= SMALL_IMAGE else ''}"
