@@ -41,7 +41,7 @@ class StepResult:
     loss: float
     consistency: float
     kl_to_uniform: float
-    koleo: float | None  # None if the loss has no such term
+    koleo: float | None  # None without the term, or if `uniformity: collision` makes it unknown
     gradient_norm: float
     lr: float
     teacher_momentum: float
