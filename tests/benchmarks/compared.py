@@ -1,7 +1,5 @@
 """Small images of four colours, and a method that trains on them in a moment."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,18 +31,10 @@ def coloured(count: int, seed: int = 0) -> ArraySource:
     return ArraySource(pixels.astype(np.uint8), labels.astype(np.int64), ("0", "1", "2", "3"), name="colours")
 
 
-def training(
-    name: str,
-    source: ArraySource,
-    *,
-    epochs: int = 2,
-    seed: int = 0,
-    small: bool = True,
-    trial: Mapping[str, Any] = MappingProxyType({}),
-) -> MethodTraining:
-    """The published setting of a method but for `trial`, with narrow layers unless `small` is false."""
+def training(name: str, source: ArraySource, *, epochs: int = 2, seed: int = 0, small: bool = True) -> MethodTraining:
+    """The published setting of a method, with narrow layers unless `small` is false."""
     method = find_method(name)
-    trial = {**Effort().trial(name, 0).point.settings, **trial}
+    trial = Effort().trial(name, 0).point.settings
     if small:
         trial |= {key: value for key, value in SMALL.items() if key in trial}
     config = method.configure({**COMMON, "epochs": epochs, "seed": seed}, trial, num_images=len(source))

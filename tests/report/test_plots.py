@@ -52,6 +52,15 @@ def test_baselines_are_level_lines_and_the_verdict_is_written(monkeypatch: pytes
     assert figure.get_suptitle() == "below raw pixels: raw pixels have 45.0%."
 
 
+def test_a_negative_koleo_is_drawn_inside_the_axes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for koleo in (0.3, -0.7):
+        with monkeypatch.context() as patch:
+            axis = drawn([{**METRICS[1], "koleo": koleo}], patch, tmp_path).axes[0]
+        lines = {line.get_label(): list(line.get_ydata()) for line in axis.get_lines()}
+        assert lines["koleo"] == [koleo]
+        assert axis.get_ylim()[0] <= min(0, koleo)
+
+
 def test_the_metrics_of_an_older_version_are_drawn_without_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

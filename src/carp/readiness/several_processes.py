@@ -56,11 +56,11 @@ def check_processes(subject: Subject) -> Iterator[Finding]:
         values={"relative_difference": uneven},
     )
     yield _bandwidth(subject, [max(report["seconds"][i] for report in reports) for i in range(len(SIZES))])
-    told = json.loads((folder / "lost-0.json").read_text()) if (folder / "lost-0.json").exists() else ""
+    message = json.loads((folder / "lost-0.json").read_text()) if (folder / "lost-0.json").exists() else ""
     yield judged(
         "processes, kill",
         noticed < _NOTICED,
-        f"after one is killed, the others end within {duration(noticed)}{'' if told else ' without an explanation'}",
+        f"after one is killed, the others end within {duration(noticed)}{'' if message else ' without an explanation'}",
         "lower timeout_minutes: the others keep waiting, and paying, for that long",
         otherwise="warn",
         values={"seconds": noticed},

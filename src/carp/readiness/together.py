@@ -115,7 +115,7 @@ def seconds_to_sum(device: torch.device) -> list[float]:
 
 
 def _lose_the_last(device: torch.device) -> str:
-    """Kill the last process, and return what the others are told when they wait for it."""
+    """Kill the last process, and return the message that the others get when they wait for it."""
     distributed.barrier()
     if distributed.rank() == distributed.world_size() - 1:
         os.kill(os.getpid(), signal.SIGKILL)
