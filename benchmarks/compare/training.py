@@ -15,7 +15,7 @@ from carp.config import Config
 from carp.errors import NonFiniteError
 from carp.images.loading.loader import Batch, make_loader, normalise
 from carp.images.source import Source
-from carp.model.convolutions.select_pixels import select_pixels_first
+from carp.model.convolutions.for_cpu import prepare_for_cpu
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
 from carp.runs.background_writer import Write
@@ -35,7 +35,7 @@ class MethodTraining:
         self.config = config
         torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
         method = kind.build(config, trial).to(memory_format=torch.channels_last)
-        select_pixels_first(method)
+        prepare_for_cpu(method)
         self.method = method.train()
         self.optimiser = method.optimiser()
         self.loader = make_loader(source, config)

@@ -179,7 +179,16 @@ def test_settings_are_shown_with_default_accepted_values_and_meaning(cli: Cli) -
     assert accepted["compile"] == "true or false"
     code, one, _ = cli("settings", "lr")
     assert code == 0
-    assert one.splitlines() == [f"lr=[0.6, 0.006]   ({accepted['lr']})", "    Learning rate; see lr_scaling."]
+    assert one.splitlines()[:2] == [f"lr=[0.6, 0.006]   ({accepted['lr']})", "    Learning rate; see lr_scaling."]
+
+
+def test_one_setting_says_what_recipes_make_of_it(cli: Cli) -> None:
+    _, out, _ = cli("settings", "lr")
+    lines = [line.split(" in ") for line in out.splitlines()[2:]]
+    said = {name: value for value, names in lines for name in names.split(", ")}
+    written = {name: read_recipe(name).get("lr") for name in list_recipes()}
+    assert {name: json.loads(value) for name, value in said.items()} == {n: v for n, v in written.items() if v}
+    assert len(cli("settings", "threads")[1].splitlines()) == 2, "no recipe sets it"
 
 
 def test_version(cli: Cli) -> None:

@@ -37,7 +37,8 @@ def small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own_run(run: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(run, tmp_path / "own"))
+    results = shutil.ignore_patterns("results")  # other tests evaluate the same run
+    return Path(shutil.copytree(run, tmp_path / "own", ignore=results))
 
 
 def written(run: Path) -> dict[tuple[str, str], tuple[Path, dict[str, Any]]]:

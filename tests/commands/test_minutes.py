@@ -69,12 +69,21 @@ def test_a_dry_run_says_how_many_epochs_fit(cli: Cli, images: Path, tmp_path: Pa
     recipe = write_recipe(tmp_path / "long.yaml", epochs=100_000)
     code, out, err = cli("train", images, "--recipe", recipe, "--dry-run", "--minutes", "1")
     assert code == 0, err
-    found = re.search(r"in 1 min +([\d,]+) epochs", out)
+    assert "\nepochs: auto\n" in f"\n{out}", "the recipe's 100,000 epochs are not what --minutes would train"
+    assert re.search(r"steps +at most 400,000 \(4 per epoch\)", out)
+    found = re.search(r"in 1 min +([\d,]+) of 100,000 epochs", out)
     assert found, out
     assert 1 < int(found[1].replace(",", "")) < 100_000
     code, out, _ = cli("train", images, "--recipe", recipe, "--dry-run", "--minutes", "0.00001")
     assert code == 0
     assert re.search(r"in 1e-05 min +less than one epoch", out)
+
+
+@pytest.mark.parametrize("words", [["--minutes", "-3"], ["--minutes", "5", "epochs=3"]])
+def test_a_dry_run_refuses_what_the_run_would(cli: Cli, images: Path, tmp_path: Path, words: list[str]) -> None:
+    code, out, err = cli("train", images, "--recipe", write_recipe(tmp_path / "tiny.yaml"), "--dry-run", *words)
+    assert (code, out) == (2, "")
+    assert "--minutes" in err
 
 
 def test_python_refuses_the_same(images: Path, tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_a_bad_image_of_a_folder_is_left_out(made: Path, tmp_path: Path) -> None
 def test_mistakes_of_search(cli: Cli, made: Path, photos: Path, run: Path, recipe: Path, tmp_path: Path) -> None:
     image = photos / "001.png"
     assert_one_line(cli("search", tmp_path, image), "no index", "carp index")
+    assert_one_line(cli("search", tmp_path / "typo", image), "typo does not exist", "Check the path", "carp index")
     assert_one_line(cli("search", made, image, "--k", 33), "from 1 to 32", "33")
     assert_one_line(cli("search", made, image, "--k", "ten"), "'--k'", "a valid integer", "'ten'")
     assert_one_line(cli("search", made, image, "k=5"), "'k' is an option", "--k 5")

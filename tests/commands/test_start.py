@@ -388,13 +388,14 @@ def test_a_dry_run_compares_three_ways(cli: Cli, folder: Path, labelled: Path, m
     for limit in ("SECONDS", "_SECONDS"):
         monkeypatch.setattr(f"carp.training.planning.alternatives.{limit}", 0.5)
     words = ["epochs=1", "batch_size=8", "threads=1", "report=false", "num_prototypes=64", "block_size=8"]
-    code, out, err = cli("train", labelled, "--from", folder, "--dry-run", "global_size=32", *words)
+    code, out, err = cli("train", labelled, "--from", folder, "--dry-run", "--out", "my run", "global_size=32", *words)
     assert code == 0, err
     ways = {line[:22].strip(): line[22:] for line in out.splitlines() if " carp " in line}
     assert list(ways) == ["no training", "adapt", "from scratch"]
     assert all("not measured" not in text for text in ways.values()), ways
     assert f"carp train {labelled} --from {folder} global_size=32 epochs=1" in ways["adapt"]
     assert "epochs=1" in ways["from scratch"]
+    assert all(ways[name].endswith(" --out 'my run'") for name in ("adapt", "from scratch")), "ready to be pasted"
     # What it cannot know yet, and what the run would not do
     assert f"0.5 if {folder} knows the images" in out
     assert "not compared with its start" in out  # there are too few images

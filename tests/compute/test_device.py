@@ -60,6 +60,7 @@ def test_a_run_with_health_and_validation_needs_no_float64(
     changes: dict[str, object], labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("carp.training.planning.memory_check.available_memory", lambda _: 2**33)
+    monkeypatch.setattr("carp.training.loop.prepare_for_cpu", lambda model: model)  # both convolve alike
     settings = {**SETTINGS, "validation": str(labelled), **changes}
     carp.train(tiny_images(32), tmp_path / "cpu", quiet=True, **settings)
     with pretended():

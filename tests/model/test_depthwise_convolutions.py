@@ -10,6 +10,7 @@ from timm.layers import Conv2dSame
 from torch import nn
 
 from carp.model.convolutions.depthwise import speed_up_depthwise
+from tests.model.convolving import assert_convolves_alike
 
 
 @pytest.mark.parametrize("side", [(1, 1), (2, 2), (3, 4), (4, 9)])
@@ -23,15 +24,7 @@ def test_values_and_gradients_are_those_of_torch(
     plain = nn.Conv2d(6, 6, kernel, stride=stride, padding=padding, groups=6, bias=bias).double()
     fast = speed_up_depthwise(copy.deepcopy(plain))
     assert type(fast) is not nn.Conv2d
-    x = torch.randn(3, 6, *side, dtype=torch.double, requires_grad=True)
-    x_fast = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
-    above = torch.randn_like(plain(x))
-    plain(x).backward(above)
-    fast(x_fast).backward(above)
-    torch.testing.assert_close(fast(x_fast), plain(x))
-    torch.testing.assert_close(x_fast.grad, x.grad)
-    for wanted, found in zip(plain.parameters(), fast.parameters(), strict=True):
-        torch.testing.assert_close(found.grad, wanted.grad)
+    assert_convolves_alike(fast, plain, side)
 
 
 def test_the_gradient_is_right_by_finite_differences() -> None:

@@ -76,7 +76,7 @@ def _train(
     if dry_run or out is None:
         from carp.training.planning.dry_run import dry_run as plan
 
-        for line in plan(data, recipe, minutes=minutes, **overrides):
+        for line in plan(data, recipe, out=out, minutes=minutes, **overrides):
             say(line)
         if procs > 1:
             say(f"note: this is the plan for one process; {procs} processes share every batch.", err=True)

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from carp.config import AUTOMATIC, GROUPS, Config, form_of
+from carp.config.recipe import list_recipes, read_recipe
 from carp.errors import ConfigError, nearest
 
 _KINDS = {
@@ -23,7 +24,7 @@ def settings(key: str | None = None) -> str:
         raise ConfigError(f"there is no setting '{key}'.{nearest(key, Config.model_fields)} `carp settings` lists all.")
     properties = Config.model_json_schema()["properties"]
     if key is not None:
-        return "\n".join(_describe(key, properties[key]))
+        return "\n".join([*_describe(key, properties[key]), *_in_recipes(key)])
     lines = [
         "Defaults. A recipe changes some of them (`carp recipes NAME`); key=value on the command line overrides both."
     ]
@@ -35,10 +36,22 @@ def settings(key: str | None = None) -> str:
 
 
 def _describe(key: str, schema: dict[str, Any]) -> list[str]:
-    default = schema["default"]
-    written = default if isinstance(default, str) else json.dumps(default)
     kinds = ["auto"] * (key in AUTOMATIC) + [_kind(key, part) for part in schema.get("anyOf", [schema])]
-    return [f"{key}={written}   ({' or '.join(kinds)})", f"    {schema['description']}"]
+    return [f"{key}={_written(schema['default'])}   ({' or '.join(kinds)})", f"    {schema['description']}"]
+
+
+def _in_recipes(key: str) -> list[str]:
+    """Say which recipes set it; `folder` is used if no recipe is named."""
+    names = dict[str, list[str]]()
+    for name in list_recipes():
+        recipe = read_recipe(name)
+        if key in recipe:
+            names.setdefault(_written(recipe[key]), []).append(name)
+    return [f"    {value} in {', '.join(of)}" for value, of in names.items()]
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _kind(key: str, schema: dict[str, Any]) -> str:

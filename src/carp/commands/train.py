@@ -14,7 +14,7 @@ from carp.compute.device import deterministic, products_in
 from carp.config import Config
 from carp.console.quantities import counted
 from carp.encoders.starting_point import may_shrink, measures_share, read_start
-from carp.errors import CarpError, CheckpointError, ConfigError, DataError, MissingExtraError
+from carp.errors import CarpError, CheckpointError, DataError, MissingExtraError
 from carp.evaluation.during_training.label_free import LabelFreeValidation
 from carp.evaluation.during_training.start_share import with_measured_start_share
 from carp.evaluation.during_training.validation import Validation
@@ -33,7 +33,7 @@ from carp.runs.run_folder import INDEX, QUARANTINE, Run, config_of, held_run, no
 from carp.training.display import TrainingDisplay
 from carp.training.loop import Training
 from carp.training.planning.run_check import check_run
-from carp.training.planning.time_budget import fit_into
+from carp.training.planning.time_budget import check_minutes, fit_into
 from carp.training.preparation import comparison_problem, open_for_training
 
 
@@ -70,7 +70,7 @@ def train(
     check_output_folder(folder)
     overrides |= {} if start is None else {"start": str(start)}
     if minutes is not None:
-        _check_minutes(minutes, overrides)
+        check_minutes(minutes, overrides)
     with nothing_left_if_refused(folder):
         config, whole, device = open_for_training(data, recipe, overrides, display, folder)
         source, others = held_out(whole, config.held_out, seed=config.seed)
@@ -120,16 +120,6 @@ def train(
         distributed.barrier()
     distributed.stop()  # not after an error: the others would see this process leave before its error is printed
     return open_run(folder)
-
-
-def _check_minutes(minutes: float, overrides: dict[str, Any]) -> None:
-    if minutes <= 0:
-        raise ConfigError(f"--minutes must be more than 0, received {minutes:g}.")
-    if "epochs" in overrides:
-        raise ConfigError(
-            f"--minutes and epochs both set the length of the run, received {minutes:g} minutes and "
-            f"epochs={overrides['epochs']}. Leave out one of them."
-        )
 
 
 def _starting_weights(config: Config, folder: Path) -> dict[str, Tensor] | None:

@@ -55,9 +55,8 @@ class Manifest:
                 raise ValueError("its content does not match its digest")
             return parse({**found, "files": dict(found.get("files", {}))})
         except OSError as error:
-            raise DataError(
-                f"{folder} contains no {self.content} ({self.name}: {error.strerror}). Run `{self.command}` first."
-            ) from None
+            why = f"contains no {self.content} ({self.name}: {error.strerror})" if folder.exists() else "does not exist"
+            raise DataError(f"{folder} {why}. Check the path, or run `{self.command}` first.") from None
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             why = str(error) if type(error) is ValueError else type(error).__name__
             raise DataError(f"{path} is damaged ({why}). {remedy}") from None

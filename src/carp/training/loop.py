@@ -18,8 +18,7 @@ from carp.images.loading.loader import Batch, Loader
 from carp.images.loading.upload import uploaded
 from carp.model.batch_norm import is_synchronised, synchronise
 from carp.model.carp import Carp
-from carp.model.convolutions.depthwise import speed_up_depthwise
-from carp.model.convolutions.select_pixels import select_pixels_first
+from carp.model.convolutions.for_cpu import prepare_for_cpu
 from carp.random import Purpose, seed_of
 from carp.runs import checkpoint as checkpoints
 from carp.runs.background_writer import Write
@@ -59,7 +58,7 @@ def build_model(config: Config, device: torch.device) -> Carp:
     if config.channels_last:
         model = model.to(memory_format=torch.channels_last)
         if device.type == "cpu":
-            speed_up_depthwise(select_pixels_first(model))
+            prepare_for_cpu(model)
     return model.to(device)
 
 

@@ -1,4 +1,4 @@
-"""Speeds up depthwise convolutions on a CPU (measured by `python -m benchmarks.depthwise`).
+"""Speeds up depthwise convolutions on a CPU (measured by `python -m benchmarks.convolutions`).
 
 **Small maps.** oneDNN computes the gradient of a filter that is larger than its map up to 120 times more slowly than
 this module. EfficientNet-Lite0 on views of 64 pixels has seven of these convolutions. Here the gradient of every filter

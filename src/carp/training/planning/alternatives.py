@@ -42,7 +42,13 @@ class Alternative:
 
 
 def alternatives(
-    data: str, config: Config, timing: Timing, source: Source, device: torch.device, overrides: dict[str, Any]
+    data: str,
+    out: str | Path,
+    config: Config,
+    timing: Timing,
+    source: Source,
+    device: torch.device,
+    overrides: dict[str, Any],
 ) -> Iterator[Alternative]:
     """Yield the three ways; `timing` is that of the run that was asked for, which is one of them.
 
@@ -52,6 +58,7 @@ def alternatives(
     images = shlex.quote(without_secrets(data))
     given = {key: value for key, value in overrides.items() if key not in {"start", "start_digest"}}
     settings = "".join(f" {shlex.quote(without_secrets(f'{key}={value}'))}" for key, value in given.items())
+    output = f" --out {shlex.quote(str(out))}"
 
     def asked_for() -> str:
         return _of_run(config, timing, source)
@@ -68,10 +75,14 @@ def alternatives(
         ("no training", f"carp embed {shlex.quote(start)} --data {images}", lambda: _of_features(start, source)),
         (
             "adapt",
-            f"carp train {images} --from {shlex.quote(start)}{settings}",
+            f"carp train {images} --from {shlex.quote(start)}{settings}{output}",
             other("adapt", start=start) if config.start is None else asked_for,
         ),
-        ("from scratch", f"carp train {images}{settings}", asked_for if config.start is None else other("folder")),
+        (
+            "from scratch",
+            f"carp train {images}{settings}{output}",
+            asked_for if config.start is None else other("folder"),
+        ),
     )
     for name, command, measure in ways:
         try:

@@ -24,11 +24,12 @@ from carp.training.planning.alternatives import alternatives
 from carp.training.planning.best_choice import best_choice
 from carp.training.planning.estimate import Estimate, estimate
 from carp.training.planning.memory_check import memory_for_training, memory_problem
-from carp.training.planning.time_budget import budget
+from carp.training.planning.time_budget import budget, check_minutes
 from carp.training.planning.timing import Timing, time_steps
 from carp.training.preparation import comparison_problem, open_for_training
 from carp.training.schedules import Schedules
 
+_OUT = "runs/first"  # if the user has named no folder yet
 _COMPARED = (None, "adapt", "folder", "photos-cpu")  # recipes for one's own images, which leave a choice
 
 
@@ -36,10 +37,13 @@ def dry_run(
     data: Openable,
     recipe: str | Path | None = None,
     *,
+    out: str | Path | None = None,
     minutes: float | None = None,
     **overrides: Any,
 ) -> Iterator[str]:
     """Yield lines that describe what `train` would do: configuration, parameters, steps, memory and measured time."""
+    if minutes is not None:
+        check_minutes(minutes, overrides)
     config, source, device = open_for_training(data, recipe, overrides, Display())
     if config.validation is not None:
         single_labels(
@@ -51,13 +55,16 @@ def dry_run(
     source, _ = held_out(source, config.held_out, seed=config.seed)
     steps_per_epoch = make_loader(source, config).steps_per_epoch
     steps = Schedules(config, steps_per_epoch).num_steps
-    unknown = {f"start_share: {config.start_share}"} if measures_share(recipe, overrides) else set[str]()
-    yield from ("start_share: auto" if line in unknown else line for line in to_yaml(config).rstrip().split("\n"))
+    measures = measures_share(recipe, overrides)
+    unknown = (["start_share"] if measures else []) + (["epochs"] if minutes is not None else [])
+    for line in to_yaml(config).rstrip().split("\n"):
+        key = line.split(":")[0]
+        yield f"{key}: auto" if key in unknown else line
     yield "---"
     held = f", {config.held_out:,} of them held out" if config.held_out else ""
     yield f"images                {len(whole):,} in {source.name}{held}"
     yield f"classes               {len(source.classes) or 'no labels'}"
-    yield f"steps                 {steps:,} ({steps_per_epoch:,} per epoch)"
+    yield f"steps                 {'at most ' if minutes is not None else ''}{steps:,} ({steps_per_epoch:,} per epoch)"
     yield f"device                {device}{_cores(config, device)}"
     yield f"stem                  {_stem(config, needs)}"
     yield f"encoder parameters    {needs.encoder_parameters:,}"
@@ -76,7 +83,7 @@ def dry_run(
         yield f"warning               {note}"
     if note := comparison_problem(config):
         yield f"warning               {note}"
-    if unknown:
+    if measures:
         yield f"start_share           measured before the first step: 0.5 if {config.start} knows the images, else 0"
     if needs.total_bytes > free:
         needed = f"{_gigabytes(needs.total_bytes)} is needed, but only {_gigabytes(free)} is free"
@@ -86,7 +93,7 @@ def dry_run(
         timing = yield from _time(config, source, device, steps, minutes, any_size=any_size)
         if timing is not None and recipe in _COMPARED:
             name = str(data) if isinstance(data, str | Path) else "IMAGES"
-            for way in alternatives(name, config, timing, source, device, overrides):
+            for way in alternatives(name, out or _OUT, config, timing, source, device, overrides):
                 yield f"{way.name:<21} {way.time}: {way.command}"
 
 
@@ -122,9 +129,9 @@ def _time(
             yield f"time                  {_measured(config, timing, device, steps)}"
             if minutes is not None:
                 found = budget(minutes, config, source, device, any_size=any_size, first=timing)
-                fits = counted(found.epochs, "epoch") if found.epochs else "less than one epoch"
+                fits = f"{found.epochs:,} of {counted(config.epochs, 'epoch')}"
                 size = "".join(f" with {key}={value}" for key, value in found.size.items())
-                yield f"{f'in {minutes:g} min':<21} {fits}{size}"
+                yield f"{f'in {minutes:g} min':<21} {fits if found.epochs else 'less than one epoch'}{size}"
                 return timing
             choice = best_choice(config, source, device, timing, steps)
     except (CarpError, torch.OutOfMemoryError) as error:

@@ -4,8 +4,10 @@ A run from weights, whose size of the views is not set, takes smaller views befo
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,6 +25,17 @@ from carp.training.planning.timing import Timing, time_steps
 
 FOR_STEPS = 0.9  # share of the time; the rest is for reading images, validation, checkpoints and plots
 _LENGTHS = ("epochs", "warmup_epochs")
+
+
+def check_minutes(minutes: float, overrides: Mapping[str, Any]) -> None:
+    """Refuse a time that is not one, and a length that is given twice."""
+    if minutes <= 0:
+        raise ConfigError(f"--minutes must be more than 0, received {minutes:g}.")
+    if "epochs" in overrides:
+        raise ConfigError(
+            f"--minutes and epochs both set the length of the run, received {minutes:g} minutes and "
+            f"epochs={overrides['epochs']}. Leave out one of them."
+        )
 
 
 def affordable_epochs(minutes: float, timing: Timing, steps_per_epoch: int) -> int:

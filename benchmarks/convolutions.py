@@ -1,26 +1,32 @@
-"""How much faster is a training step with depthwise convolutions computed by CARP than by torch alone?
+"""How much faster is a training step with CARP's convolutions for CPUs than with those of torch alone?
 
-    python -m benchmarks.depthwise [--precision bf16] [--threads 1] [--rounds 4]
+    python -m benchmarks.convolutions [--precision bf16] [--threads 1] [--rounds 4]
 
-Forward and backward pass of 64 images, in turn with and without `speed_up_depthwise`; the best of several rounds.
+Forward and backward pass of 64 images, in turn with and without `prepare_for_cpu`; the best of several rounds.
 """
 
 import argparse
 import json
 import time
 
-import timm
 import torch
 from torch import nn
 
-from carp.model.convolutions.depthwise import speed_up_depthwise
+from carp.config import resolve
+from carp.config.recipe import read_recipe
+from carp.model.convolutions.for_cpu import prepare_for_cpu
+from carp.model.encoder import build_encoder
 
+RECIPE = "cifar10-cpu"  # for its encoder
 CASES = (
     ("tf_efficientnet_lite0", 48),
     ("tf_efficientnet_lite0", 64),
     ("tf_efficientnet_lite0", 96),
     ("mobilenetv3_large_100", 64),
     ("convnext_atto", 64),
+    ("resnet18", 64),
+    ("resnet50", 64),
+    (RECIPE, 32),
 )
 IMAGES = 64
 
@@ -43,8 +49,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for name, size in CASES:
-        pair = [timm.create_model(name, num_classes=0).to(memory_format=torch.channels_last) for _ in range(2)]
-        speed_up_depthwise(pair[1])
+        settings = read_recipe(RECIPE) if name == RECIPE else {"encoder": name, "global_size": size, "stem": "encoder"}
+        config = resolve(settings, num_images=IMAGES)
+        pair = [build_encoder(config).to(memory_format=torch.channels_last) for _ in range(2)]
+        prepare_for_cpu(pair[1])
         images = torch.randn(IMAGES, 3, size, size).contiguous(memory_format=torch.channels_last)
         rounds = [
             [seconds(encoder, images, arguments.precision) for encoder in pair] for _ in range(1 + arguments.rounds)
