@@ -11,6 +11,7 @@ from torch import Tensor
 
 from benchmarks.compare.method import Method, Moment
 from benchmarks.shared import CPU
+from carp.compute.device import check_precision
 from carp.config import Config
 from carp.errors import NonFiniteError
 from carp.images.loading.loader import Batch, make_loader, normalise
@@ -32,6 +33,7 @@ class MethodTraining:
     """The training of one method; everything random follows from the seed and the step."""
 
     def __init__(self, kind: type[Method], trial: Mapping[str, Any], source: Source, config: Config) -> None:
+        check_precision(config.precision, CPU)
         self.config = config
         torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
         method = kind.build(config, trial).to(memory_format=torch.channels_last)

@@ -136,7 +136,7 @@ def test_tf32_is_refused_where_there_is_none_and_nothing_is_written(tmp_path: Pa
 def test_the_best_precision_is_one_that_the_device_computes_in(
     device: str, capability: tuple[int, int] | None, has_bf16: bool, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("carp.compute.device._cpu_has_bf16", lambda: has_bf16)
+    monkeypatch.setattr("carp.compute.device.cpu_computes_bf16", lambda: has_bf16)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
     assert best_precision(torch.device(device)) == expected
 
@@ -145,7 +145,7 @@ def test_a_run_records_the_precision_it_began_with(monkeypatch: pytest.MonkeyPat
     settings = {**SETTINGS, "precision": "auto", "device": "cpu"}
 
     def train(has_bf16: bool) -> str:
-        monkeypatch.setattr("carp.compute.device._cpu_has_bf16", lambda: has_bf16)
+        monkeypatch.setattr("carp.compute.device.cpu_computes_bf16", lambda: has_bf16)
         return carp.train(tiny_images(32), tmp_path / "run", quiet=True, **settings).config.precision
 
     assert train(False) == "fp32"
@@ -156,7 +156,7 @@ def test_a_run_records_the_precision_it_began_with(monkeypatch: pytest.MonkeyPat
 def test_emulated_half_precision_is_reported(
     has_bf16: bool, warned: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("carp.compute.device._cpu_has_bf16", lambda: has_bf16)
+    monkeypatch.setattr("carp.compute.device.cpu_computes_bf16", lambda: has_bf16)
     carp.train(tiny_images(32), tmp_path / "run", **{**SETTINGS, "precision": "bf16", "device": "cpu"})
     assert ("precision=auto" in capsys.readouterr().err) == warned
 

@@ -74,10 +74,23 @@ def _become_carp(request: dict[str, Any], ready: int) -> None:
     os.environ.update(request.get("environment", {}))
     part_file._SECONDS_BETWEEN_NOTES = request.get("note_seconds", part_file._SECONDS_BETWEEN_NOTES)
     sys.argv = ["carp", *request["start"]]
-    os.close(ready)
     if "under" in request:
+        os.close(ready)
         run_and_kill(_carp, request["under"], request["kill_at"], request["calls"])
+    _close_when_handled(ready)
     _carp()
+
+
+def _close_when_handled(ready: int) -> None:
+    """Close a pipe as soon as Ctrl-C has its handler."""
+    enter = cli.CtrlC.__enter__
+
+    def entered(ctrl_c: cli.CtrlC) -> cli.CtrlC:
+        enter(ctrl_c)
+        os.close(ready)
+        return ctrl_c
+
+    cli.CtrlC.__enter__ = entered  # type: ignore[method-assign]
 
 
 def _carp() -> None:

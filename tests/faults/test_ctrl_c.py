@@ -26,6 +26,13 @@ with CtrlC(lambda: "the line"):
     print("busy", flush=True)
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)  # minutes in one call, in which no signal handler can run
 """
+EARLY = """
+import signal
+from carp.cli.interrupt import CtrlC
+with CtrlC(lambda: "the line"):
+    print("early", flush=True)
+    signal.pause()  # nobody catches KeyboardInterrupt yet
+"""
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +84,13 @@ def test_while_the_command_line_starts(trained: Path, seconds: float) -> None:
     wait_until(lambda: "_bisect" in Path(f"/proc/{process.pid}/maps").read_text(), "Python itself has started")
     time.sleep(seconds)
     assert interrupted(process) == "carp: interrupted.\n"
+
+
+def test_before_the_command_begins() -> None:
+    process = started(code=EARLY)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "early\n"
+    assert interrupted(process) == "carp: the line\n"
 
 
 def test_inside_one_long_call_the_line_comes_and_the_process_ends() -> None:

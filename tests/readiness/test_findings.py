@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import mmap
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -163,7 +164,9 @@ def test_memory_and_phases_of_a_step(tmp_path: Path) -> None:
 
 def test_the_peak_of_memory_includes_what_was_freed() -> None:
     def work() -> int:
-        return int(np.ones(2**26, dtype=np.uint8).sum())
+        pages = np.frombuffer(mmap.mmap(-1, 2**26), dtype=np.uint8)  # new pages; np.ones may reuse freed ones
+        pages.fill(1)
+        return int(pages.sum())
 
     peak, result = peak_bytes(CPU, work)
     assert result == 2**26

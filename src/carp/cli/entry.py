@@ -25,9 +25,10 @@ _OUT_OF_MEMORY = (
 
 def run(ctrl_c: CtrlC) -> None:
     """Run the command line; a user's mistake is reported as one line on standard error, with a non-zero exit code."""
-    follow_launcher()
-    _prepare_output()
     try:
+        ctrl_c.raises = True
+        follow_launcher()
+        _prepare_output()
         code = app(prog_name="carp", standalone_mode=False)
         if code == INTERRUPTED:  # some versions of Typer return it after Ctrl-C without printing anything
             _interrupted(ctrl_c)

@@ -4,7 +4,8 @@ Python runs a signal handler in the main thread, between two of its instructions
 import can keep that thread busy for half a minute, so a second thread is notified of every Ctrl-C at once
 (`signal.set_wakeup_fd`) and acts if the main thread does not:
 
-- During an import, the process ends at once. No work has begun, and an exception inside an import may be lost.
+- During an import, or before the command begins, the process ends at once. Nothing is lost, but an exception inside an
+  import may be, and none is caught before the command begins.
 - During other work, the main thread gets `KeyboardInterrupt`. If it has not ended within `_GRACE` seconds, the process
   ends anyway. That is as safe as being killed, which every command survives.
 - A training loop, which saves its state first, has its own handler (`runs/stop_signal.py`). One line is printed.
@@ -36,6 +37,7 @@ class CtrlC:
         """`message` returns the line to print for an interrupted command."""
         self._message = message
         self._pid = os.getpid()
+        self.raises = False  # whether someone catches KeyboardInterrupt by now
         self.raised = False  # KeyboardInterrupt, in the main thread
         self._active = self._signalled = self._printed = False
         self._ended = threading.Event()
@@ -78,13 +80,14 @@ class CtrlC:
         """Runs in the main thread as soon as it executes Python code."""
         if os.getpid() != self._pid:
             return  # in a forked worker the parent decides
-        if _is_importing() or (frame and frame.f_code.co_filename.startswith("<frozen importlib")):
+        if not self.raises or _is_importing() or (frame and frame.f_code.co_filename.startswith("<frozen importlib")):
             self._end_now()
         self.raised = True
         raise KeyboardInterrupt
 
     def _watch(self) -> None:
         """Runs in its own thread and receives one byte per signal."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # so that the main thread can put a signal off
         count = 0
         while received := os.read(self._read, 1):
             if received[0] != signal.SIGINT:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from carp.compute.bf16 import cpu_computes_bf16, find_tiles
 from carp.errors import ConfigError, received
 
 _AMPERE = (8, 0)  # the first generation of Nvidia's GPUs with TF32
@@ -17,9 +18,7 @@ def choose_device(name: str) -> torch.device:
     if name in {"auto", "cuda"} and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
         name = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"  # torchrun: one GPU per process
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -30,6 +29,8 @@ def choose_device(name: str) -> torch.device:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(_unusable(name, f" ({str(error).splitlines()[0]})")) from error
+    if device.type == "cpu":
+        find_tiles()  # before the first product
     return device
 
 
@@ -52,19 +53,18 @@ def check_precision(precision: str, device: torch.device) -> None:
         raise ConfigError(
             f"precision=tf32 needs an Nvidia GPU since Ampere, but this run uses {device}. Use precision=fp32 or bf16."
         )
+    if precision == "bf16" and device.type == "cpu" and find_tiles() == "crash":
+        raise ConfigError(
+            "precision=bf16 would crash: the processor announces AMX, but does not execute it. Use precision=fp32, or "
+            "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 before Python starts."
+        )
 
 
 def best_precision(device: torch.device) -> str:
     """Return half precision where a device computes in it, or fp32 where it would only be emulated."""
     if device.type == "cuda":
         return "bf16" if torch.cuda.get_device_capability(device) >= _AMPERE else "fp16"
-    return "bf16" if device.type == "cpu" and _cpu_has_bf16() else "fp32"
-
-
-def _cpu_has_bf16() -> bool:
-    """Return whether the processor multiplies in bf16 (AVX-512 BF16 or AMX); others take tens of times as long."""
-    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # private, so a version of torch may lack them
-    return any(getattr(torch.cpu, probe, bool)() for probe in probes)
+    return "bf16" if device.type == "cpu" and cpu_computes_bf16() else "fp32"
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from carp.compute.device import check_precision
 from carp.compute.threads import TunedThreads, available_cores
 from carp.config import SMALL_IMAGE
 from carp.errors import UnreadableImageError
@@ -110,6 +111,7 @@ def feature_batches(
     interpolation: Interpolation = "bicubic",
 ) -> Generator[FeatureBatch]:
     """Yield the features batch by batch, as float32 even if the encoder runs in bf16."""
+    check_precision(precision, device)
     was_training = encoder.training
     encoder.eval()
     autocast = torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from carp.compute import distributed
+from carp.compute.device import check_precision
 from carp.errors import BadImagesError, DataError
 from carp.evaluation.feature_arrays import Labels
 from carp.evaluation.linear.best_epochs import BestEpochs
@@ -119,6 +120,7 @@ class FrozenEncoder:
     """The frozen encoder."""
 
     def __init__(self, encoder: nn.Module, device: torch.device, precision: Precision) -> None:
+        check_precision(precision, device)
         self._encoder, self._device, self._bf16 = encoder, device, precision == "bf16"
 
     @contextmanager
