@@ -16,11 +16,11 @@ from carp.console.quantities import counted, duration, duration_range
 from carp.images.loading.loader import make_loader
 from carp.images.source import Source
 from carp.images.sources.subset import held_out
+from carp.training.planning.best_choice import ENOUGH_EPOCHS
 from carp.training.planning.time_budget import FOR_STEPS, Budget, budget
 from carp.training.preparation import open_for_training
 
 MINUTES = 60.0  # for a first run, unless you say otherwise
-_ENOUGH = 20  # epochs from scratch; as few as `auto` ever chooses
 _OUT = "runs/advised"
 
 
@@ -47,7 +47,7 @@ class TrainingPlan:
     @property
     def caution(self) -> str | None:
         """A note if only a few epochs fit into the time."""
-        enough = min(_ENOUGH, self.recipe_epochs)
+        enough = min(ENOUGH_EPOCHS, self.recipe_epochs)
         if self.epochs >= enough:
             return None
         needed = duration(enough * self.epoch_seconds[1] / FOR_STEPS)
@@ -137,7 +137,7 @@ def plan_training(
     """
     config, images, where = open_plan(source, start=start, side=side, size=size, device=device)
     limit = MINUTES if minutes is None else minutes
-    fitting = _fitting(limit, config, images, where)
+    fitting = budget(limit, config, images, where, any_size=True)
     epoch = _epoch(fitting, config, images)
     if fitting.epochs < 1:  # more than you have: the least that works
         limit = max(limit, ceil(epoch[1] / 60 / FOR_STEPS))
@@ -154,16 +154,6 @@ def plan_training(
         len(images),
         limit,
     )
-
-
-def _fitting(minutes: float, config: Config, images: Source, device: torch.device) -> Budget:
-    """Choose the size of the views: from weights, as training does; from scratch, smaller only if few epochs fit."""
-    if config.start is not None:
-        return budget(minutes, config, images, device, any_size=True)
-    found = budget(minutes, config, images, device, any_size=False)
-    if found.epochs >= _ENOUGH:
-        return found
-    return budget(minutes, config, images, device, any_size=True, first=found.timing)
 
 
 def _epoch(fitting: Budget, config: Config, images: Source) -> tuple[float, float]:

@@ -76,7 +76,7 @@ def train(
         source, others = held_out(whole, config.held_out, seed=config.seed)
         check_run(config, source, device)
         if minutes is not None:
-            any_size = may_shrink(config, recipe, overrides)
+            any_size = may_shrink(recipe, overrides)
             config = fit_into(minutes, config, source, device, folder, display, any_size=any_size)
         if measures_share(recipe, overrides):
             config = with_measured_start_share(config, source, device, folder, display)

@@ -113,9 +113,9 @@ def settings_with_start(
     return {**values, **({} if sized else {_SIZE: size}), **decided, "start": str(name), "start_digest": digest}
 
 
-def may_shrink(config: Config, recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:
-    """Return whether the views may be smaller than those of the start, because the user did not choose their size."""
-    return config.start is not None and not _is_sized(recipe, overrides)
+def may_shrink(recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:
+    """Return whether `--minutes` may make the views smaller, because the user did not choose their size."""
+    return not _is_sized(recipe, overrides)
 
 
 def measures_share(recipe: str | Path | None, overrides: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from carp.training.planning.timing import Timing, time_steps
 
 LIMIT = 3600.0  # acceptable seconds for a first result
 _SIZES = (224, 160, 112, 80, SMALL_IMAGE)
-_ENOUGH = 20  # epochs; as few as `auto` ever chooses
+ENOUGH_EPOCHS = 20  # from scratch; as few as `auto` ever chooses
 SECONDS = 6.0  # to time one size
 
 
@@ -36,7 +36,7 @@ def best_choice(config: Config, source: Source, device: torch.device, measured: 
     """
     if measured.fastest * steps <= LIMIT:
         return Choice((), measured.fastest * steps, measured.slowest * steps)
-    enough = min(_ENOUGH, config.epochs)
+    enough = min(ENOUGH_EPOCHS, config.epochs)
     for size in sizes_to_try(config):
         settings = size_settings(config, size)
         smaller = config.model_copy(update=settings)

@@ -89,7 +89,7 @@ def dry_run(
         needed = f"{_gigabytes(needs.total_bytes)} is needed, but only {_gigabytes(free)} is free"
         yield f"time                  not measured: {needed}"
     else:
-        any_size = may_shrink(config, recipe, overrides)
+        any_size = may_shrink(recipe, overrides)
         timing = yield from _time(config, source, device, steps, minutes, any_size=any_size)
         if timing is not None and recipe in _COMPARED:
             name = str(data) if isinstance(data, str | Path) else "IMAGES"

@@ -1,6 +1,7 @@
 """`carp train --minutes`: as many epochs as fit into a given time, with schedules that end when they do.
 
-A run from weights, whose size of the views is not set, takes smaller views before it takes fewer epochs.
+If the size of the views is not set, a run from weights takes smaller views before it takes fewer epochs. A run from
+scratch does so only if it would have very few.
 """
 
 import math
@@ -20,7 +21,7 @@ from carp.images.decoding.decode import pixel_limit
 from carp.images.loading.loader import make_loader
 from carp.images.source import Source
 from carp.runs.run_folder import config_of
-from carp.training.planning.best_choice import SECONDS, size_settings, sizes_to_try
+from carp.training.planning.best_choice import ENOUGH_EPOCHS, SECONDS, size_settings, sizes_to_try
 from carp.training.planning.timing import Timing, time_steps
 
 FOR_STEPS = 0.9  # share of the time; the rest is for reading images, validation, checkpoints and plots
@@ -63,11 +64,13 @@ def budget(
 ) -> Budget:
     """Measure how many epochs fit into `minutes`, at most those of the configuration.
 
-    With `any_size`, smaller views are tried until all epochs fit; otherwise, and for the smallest ones, fewer epochs
-    must do. `first` is the timing of the size as it is, if that has been measured.
+    With `any_size`, smaller views are tried until enough epochs fit: all of them if the run starts from weights, 20 if
+    it starts from scratch. Otherwise, and for the smallest views, fewer epochs must do. `first` is the timing of the
+    size as it is, if that has been measured.
     """
     steps_per_epoch = make_loader(source, config).steps_per_epoch
     sizes = sizes_to_try(config) if any_size else [config.global_size]
+    enough = config.epochs if config.start is not None else min(ENOUGH_EPOCHS, config.epochs)
     with pixel_limit(config.max_image_pixels):
         for size in sizes:
             settings = size_settings(config, size)
@@ -75,7 +78,7 @@ def budget(
             timing = first or time_steps(config.model_copy(update=settings), source, device, seconds=seconds)
             first = None
             epochs = min(config.epochs, affordable_epochs(minutes, timing, steps_per_epoch))
-            if epochs == config.epochs:
+            if epochs >= enough:
                 break
     return Budget(settings, epochs, timing)
 
@@ -93,7 +96,7 @@ def fit_into(
     """Return the configuration with the epochs that fit into `minutes`, at most those it has.
 
     Warm-up is shortened in proportion. The time of a step is measured under the present load of the machine. A run that
-    was begun keeps its length. With `any_size`, the views may become smaller.
+    was begun keeps its length and size. With `any_size`, the views may become smaller.
     """
     if distributed.world_size() > 1:
         raise ConfigError(
@@ -101,7 +104,8 @@ def fit_into(
             "instead; `carp train --dry-run` measures the time of one process."
         )
     if (begun := config_of(folder)) is not None:
-        return config.model_copy(update={key: getattr(begun, key) for key in _LENGTHS})
+        size = size_settings(config, begun.global_size) if any_size else {}
+        return config.model_copy(update={**size, **{key: getattr(begun, key) for key in _LENGTHS}})
     found = budget(minutes, config, source, device, any_size=any_size)
     timing, epochs = found.timing, found.epochs
     epoch = timing.slowest * make_loader(source, config).steps_per_epoch
