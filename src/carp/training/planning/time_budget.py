@@ -104,8 +104,8 @@ def fit_into(
             "instead; `carp train --dry-run` measures the time of one process."
         )
     if (begun := config_of(folder)) is not None:
-        size = size_settings(config, begun.global_size) if any_size else {}
-        return config.model_copy(update={**size, **{key: getattr(begun, key) for key in _LENGTHS}})
+        smaller = size_settings(config, begun.global_size) if any_size else {}
+        return config.model_copy(update={**smaller, **{key: getattr(begun, key) for key in _LENGTHS}})
     found = budget(minutes, config, source, device, any_size=any_size)
     timing, epochs = found.timing, found.epochs
     epoch = timing.slowest * make_loader(source, config).steps_per_epoch
