@@ -396,6 +396,9 @@ def test_a_dry_run_compares_three_ways(cli: Cli, folder: Path, labelled: Path, m
     assert f"carp train {labelled} --from {folder} global_size=32 epochs=1" in ways["adapt"]
     assert "epochs=1" in ways["from scratch"]
     assert all(ways[name].endswith(" --out 'my run'") for name in ("adapt", "from scratch")), "ready to be pasted"
+    _, out, _ = cli("train", labelled, "--from", folder, "--dry-run", "global_size=32", *words)
+    outs = [line.split(" --out ")[1] for line in out.splitlines() if " --out " in line]
+    assert outs == ["runs/adapted", "runs/scratch"]
     # What it cannot know yet, and what the run would not do
     assert f"0.5 if {folder} knows the images" in out
     assert "not compared with its start" in out  # there are too few images

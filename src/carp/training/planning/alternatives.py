@@ -43,7 +43,7 @@ class Alternative:
 
 def alternatives(
     data: str,
-    out: str | Path,
+    out: str | Path | None,
     config: Config,
     timing: Timing,
     source: Source,
@@ -52,13 +52,16 @@ def alternatives(
 ) -> Iterator[Alternative]:
     """Yield the three ways; `timing` is that of the run that was asked for, which is one of them.
 
-    The settings in `overrides` apply to training in either way, except those of a start.
+    The settings in `overrides` apply to training in either way, except those of a start. Without `out`, each way has a
+    folder of its own.
     """
     start = config.start or DEFAULT.name
     images = shlex.quote(without_secrets(data))
     given = {key: value for key, value in overrides.items() if key not in {"start", "start_digest"}}
     settings = "".join(f" {shlex.quote(without_secrets(f'{key}={value}'))}" for key, value in given.items())
-    output = f" --out {shlex.quote(str(out))}"
+
+    def output(name: str) -> str:
+        return f" --out {shlex.quote(str(out or name))}"
 
     def asked_for() -> str:
         return _of_run(config, timing, source)
@@ -75,12 +78,12 @@ def alternatives(
         ("no training", f"carp embed {shlex.quote(start)} --data {images}", lambda: _of_features(start, source)),
         (
             "adapt",
-            f"carp train {images} --from {shlex.quote(start)}{settings}{output}",
+            f"carp train {images} --from {shlex.quote(start)}{settings}{output('runs/adapted')}",
             other("adapt", start=start) if config.start is None else asked_for,
         ),
         (
             "from scratch",
-            f"carp train {images}{settings}{output}",
+            f"carp train {images}{settings}{output('runs/scratch')}",
             asked_for if config.start is None else other("folder"),
         ),
     )

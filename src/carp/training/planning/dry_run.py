@@ -29,7 +29,6 @@ from carp.training.planning.timing import Timing, time_steps
 from carp.training.preparation import comparison_problem, open_for_training
 from carp.training.schedules import Schedules
 
-_OUT = "runs/first"  # if the user has named no folder yet
 _COMPARED = (None, "adapt", "folder", "photos-cpu")  # recipes for one's own images, which leave a choice
 
 
@@ -93,7 +92,7 @@ def dry_run(
         timing = yield from _time(config, source, device, steps, minutes, any_size=any_size)
         if timing is not None and recipe in _COMPARED:
             name = str(data) if isinstance(data, str | Path) else "IMAGES"
-            for way in alternatives(name, out or _OUT, config, timing, source, device, overrides):
+            for way in alternatives(name, out, config, timing, source, device, overrides):
                 yield f"{way.name:<21} {way.time}: {way.command}"
 
 
