@@ -17,8 +17,8 @@ from carp.training.loop import Training
 from tests.faults.conftest import Server
 from tests.helpers import TINY, assert_same_bits, final_tensors, steps_of, tiny_images, write_recipe
 
-# One small block, nothing that pulls towards even use of its prototypes, and large steps: all embeddings come to point the
-# same way, whatever the seed and the rounding of the processor.
+# One small block, nothing that pulls towards even use of its prototypes, and large steps: all embeddings come to point
+# the same way, whatever the seed and the rounding of the processor.
 COLLAPSE = {
     "num_prototypes": 8,
     "teacher_momentum": 0.9,
