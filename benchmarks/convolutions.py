@@ -12,6 +12,8 @@ import time
 import torch
 from torch import nn
 
+from benchmarks.shared import CPU
+from carp.compute.device import check_precision
 from carp.config import resolve
 from carp.config.recipe import read_recipe
 from carp.model.convolutions.for_cpu import prepare_for_cpu
@@ -47,6 +49,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=4)
     arguments = parser.parse_args()
+    check_precision(arguments.precision, CPU)
     torch.set_num_threads(arguments.threads)
     for name, size in CASES:
         settings = read_recipe(RECIPE) if name == RECIPE else {"encoder": name, "global_size": size, "stem": "encoder"}

@@ -4,8 +4,8 @@ Python runs a signal handler in the main thread, between two of its instructions
 import can keep that thread busy for half a minute, so a second thread is notified of every Ctrl-C at once
 (`signal.set_wakeup_fd`) and acts if the main thread does not:
 
-- During an import, or before the command begins, the process ends at once. Nothing is lost, but an exception inside an
-  import may be, and none is caught before the command begins.
+- During an import, or before the command begins, the process ends at once. No work has begun. An exception inside an
+  import may be lost, and before the command begins none is caught.
 - During other work, the main thread gets `KeyboardInterrupt`. If it has not ended within `_GRACE` seconds, the process
   ends anyway. That is as safe as being killed, which every command survives.
 - A training loop, which saves its state first, has its own handler (`runs/stop_signal.py`). One line is printed.
@@ -37,7 +37,7 @@ class CtrlC:
         """`message` returns the line to print for an interrupted command."""
         self._message = message
         self._pid = os.getpid()
-        self.raises = False  # whether someone catches KeyboardInterrupt by now
+        self.raises = False  # KeyboardInterrupt on Ctrl-C; false until it is caught somewhere
         self.raised = False  # KeyboardInterrupt, in the main thread
         self._active = self._signalled = self._printed = False
         self._ended = threading.Event()

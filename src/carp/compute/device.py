@@ -55,7 +55,7 @@ def check_precision(precision: str, device: torch.device) -> None:
         )
     if precision == "bf16" and device.type == "cpu" and find_tiles() == "crash":
         raise ConfigError(
-            "precision=bf16 would crash: the processor announces AMX, but does not execute it. Use precision=fp32, or "
+            "precision=bf16 would crash: the processor advertises AMX but cannot execute it. Use precision=fp32, or "
             "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 before Python starts."
         )
 
