@@ -1,6 +1,6 @@
 """Whether the CPU multiplies in bf16, and a way around processors that crash when they do.
 
-Some virtual machines advertise AMX, but end every process that uses its tile registers with SIGILL. oneDNN uses them, so
+Some virtual machines advertise AMX but end every process that uses its tile registers with SIGILL. oneDNN uses them, so
 the first product in bf16 would end the process without a message. A forked child tries it first. If the child dies,
 oneDNN is kept to AVX-512 by `ONEDNN_MAX_CPU_ISA`, which it reads when it is first used. If it has been used already,
 bf16 is refused.
