@@ -10,6 +10,8 @@ import pytest
 
 import carp
 from carp.cli import main
+from carp.config import Config
+from carp.training.planning.timing import Timing
 from tests.helpers import tiny_images, write_images, write_recipe
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -100,3 +102,14 @@ def assert_one_line(result: tuple[int, str, str], *words: str) -> None:
     assert "Traceback" not in err
     for word in words:
         assert word in err, err
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of 224 pixels takes a minute."""
+
+    def timed(config: Config, *_: object, **__: object) -> Timing:
+        seconds = 60 * (config.global_size / 224) ** 2
+        return Timing(seconds, seconds, steps=1, images=config.batch_size, threads=1, others=0.0)
+
+    monkeypatch.setattr("carp.training.planning.time_budget.time_steps", timed)

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 import carp
-from carp.config import Config, resolve
+from carp.config import resolve
 from carp.errors import ConfigError
 from carp.images.sources.array import ArraySource
 from carp.runs.run_folder import open_run
 from carp.training.planning.time_budget import budget
-from carp.training.planning.timing import Timing
 from tests.commands.conftest import Cli
 from tests.helpers import TINY, assert_same_run, steps_of, tiny_images, write_images, write_recipe
 
@@ -47,18 +46,7 @@ def test_the_same_command_resumes_with_the_length_that_was_chosen(images: Path, 
     assert (tmp_path / "run" / "config.yaml").read_bytes() == begun
 
 
-@pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of 224 pixels takes a minute."""
-
-    def timed(config: Config, *_: object, **__: object) -> Timing:
-        seconds = 60 * (config.global_size / 224) ** 2
-        return Timing(seconds, seconds, steps=1, images=config.batch_size, threads=1, others=0.0)
-
-    monkeypatch.setattr("carp.training.planning.time_budget.time_steps", timed)
-
-
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("slow_steps")
 @pytest.mark.parametrize(
     ("minutes", "size", "epochs"), [(2000, 224, 100), (24, 224, 21), (22, 160, 38), (4, 80, 28), (1, 64, 11)]
 )
@@ -69,7 +57,7 @@ def test_from_scratch_the_views_become_smaller_only_if_few_epochs_fit(minutes: i
     assert (found.size.get("global_size", 224), found.epochs) == (size, epochs)
 
 
-@pytest.mark.usefixtures("slow")
+@pytest.mark.usefixtures("slow_steps")
 def test_a_run_with_smaller_views_resumes_with_them(images: Path, tmp_path: Path) -> None:
     """The default recipe has views of 160 pixels; a size that the user names is kept."""
     settings = {key: value for key, value in TINY.items() if key not in {"epochs", "global_size", "stem"}}

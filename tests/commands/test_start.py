@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import save_file
 
 import carp
-from carp.config import Config, resolve
+from carp.config import resolve
 from carp.console.progress import Display
 from carp.encoders.starting_point import settings_with_start
 from carp.errors import CarpError
@@ -27,7 +27,6 @@ from carp.runs import checkpoint
 from carp.runs.metrics_log import read_metrics
 from carp.runs.run_folder import open_run
 from carp.training.planning.time_budget import budget
-from carp.training.planning.timing import Timing
 from tests.commands.conftest import Cli, assert_one_line
 from tests.encoders.foreign.layouts import narrow, released
 from tests.encoders.foreign.test_vit import dino_file, transformer
@@ -366,14 +365,8 @@ def test_the_default_recipe_with_a_start_is_adapt(folder: Path, labelled: Path, 
             assert torch.equal(tensor, encoder_tensors(f"{run.folder}@0", "student")[name]), name
 
 
-def test_minutes_make_the_views_smaller_before_there_are_fewer_epochs(
-    folder: Path, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slow(config: Config, *_: object, **__: object) -> Timing:  # a step of 224 pixels takes a minute
-        seconds = 60 * (config.global_size / 224) ** 2
-        return Timing(seconds, seconds, steps=1, images=config.batch_size, threads=1, others=0.0)
-
-    monkeypatch.setattr("carp.training.planning.time_budget.time_steps", slow)
+@pytest.mark.usefixtures("slow_steps")
+def test_minutes_make_the_views_smaller_before_there_are_fewer_epochs(folder: Path, labelled: Path) -> None:
     source, device = open_source(labelled), torch.device("cpu")
     config = resolve({**FREE, "epochs": 4, "global_size": 224, "encoder": NAME, "start": str(folder)}, num_images=64)
     per_epoch = make_loader(source, config).steps_per_epoch
