@@ -1,10 +1,13 @@
 """The assigner q: learnable prototypes of unit length."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+_LEAST_LENGTH = 1e-12  # as in `F.normalize`: rows of zeros stay zeros
+_CHUNK_ELEMENTS = 2**17  # on a CPU, few enough to stay in the cache between operations
 
 
 class Assigner(nn.Module):
@@ -24,4 +27,36 @@ class Assigner(nn.Module):
 
     def forward(self) -> Tensor:
         """Return the prototypes [K, D], each of unit norm."""
-        return F.normalize(self.directions_KD.float(), dim=-1)
+        return unit_rows(self.directions_KD.float())
+
+
+def unit_rows(x_KD: Tensor) -> Tensor:
+    """Return rows divided by their lengths: `F.normalize`, with a faster backward pass."""
+    unit_KD: Tensor = _UnitRows.apply(x_KD)
+    return unit_KD
+
+
+class _UnitRows(torch.autograd.Function):
+    """The backward pass allocates only its result.
+
+    With y = x / |x|, the gradient with respect to x is (g − ⟨g, y⟩ y) / |x|. Autograd computes it through seven tensors
+    as large as the prototypes. With 65,536 prototypes, that takes almost as long as the head's matrix products.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_KD: Tensor) -> Tensor:
+        length_K1: Tensor = torch.linalg.vector_norm(x_KD, dim=-1, keepdim=True).clamp_min_(_LEAST_LENGTH)
+        unit_KD = x_KD / length_K1
+        ctx.save_for_backward(unit_KD, length_K1)
+        return unit_KD
+
+    @staticmethod
+    def backward(ctx: Any, grad_KD: Tensor) -> Tensor:
+        unit_KD, length_K1 = ctx.saved_tensors
+        out_KD = torch.empty_like(grad_KD)
+        rows = max(1, _CHUNK_ELEMENTS // max(1, grad_KD.shape[1])) if grad_KD.device.type == "cpu" else len(grad_KD)
+        for parts in zip(*(tensor.split(rows) for tensor in (out_KD, grad_KD, unit_KD, length_K1)), strict=True):
+            out, grad, unit, length = parts
+            inner = torch.mul(grad, unit, out=out).sum(dim=-1, keepdim=True)
+            torch.addcmul(grad, unit, inner, value=-1, out=out).div_(length)
+        return out_KD
