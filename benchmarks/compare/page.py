@@ -9,7 +9,14 @@ from benchmarks.compare.methods import IDEAS, METHODS
 from benchmarks.compare.plot import plot_dataset
 from benchmarks.compare.ranges import Range
 from benchmarks.compare.summary import DatasetResults, read_results
-from benchmarks.compare.tables import choices_table, jobs_csv, markdown_table, results_csv, results_table
+from benchmarks.compare.tables import (
+    choices_table,
+    jobs_csv,
+    markdown_table,
+    results_csv,
+    results_table,
+    summary_table,
+)
 from carp.console.quantities import counted
 from carp.files.atomic import write_atomic
 
@@ -65,6 +72,11 @@ of training loses most by this.
 - **CPU time** is that of one training on one thread. Other programs change it less than the time on the clock.
 """
 
+_SUMMARY = """## Summary
+k-NN on the test images, of the student or the teacher, whichever is better on average.
+
+"""
+
 
 def write_comparison(out: Path, page: Path | None = None) -> list[DatasetResults]:
     """Write table.md, table.csv, trials.csv and one plot per dataset into `out`, and the page if one is given."""
@@ -85,8 +97,10 @@ def write_comparison(out: Path, page: Path | None = None) -> list[DatasetResults
 
 
 def page_text(datasets: Sequence[DatasetResults], *, with_plots: bool) -> str:
-    """Return the page: rules, results, ranges."""
+    """Return the page: rules, a summary, results, ranges."""
     results = [_section(dataset, with_plot=with_plots) for dataset in datasets]
+    if tested := [dataset for dataset in datasets if dataset.tested]:
+        results.insert(0, _SUMMARY + summary_table(tested))
     return "\n".join([_INTRODUCTION, *(results or ["## Results\nThere are none yet.\n"]), ranges_section()])
 
 

@@ -27,10 +27,15 @@ class Finals:
         """Return the mean of a measure over the final jobs; None if the method has no such branch."""
         return Mean.of(values_of(result, measure).get(branch) for result in self.finals)
 
+    def best_mean(self, measure: str) -> Mean | None:
+        """Return the mean of the better branch."""
+        found = [mean for branch in ("student", "teacher") if (mean := self.mean(measure, branch)) is not None]
+        return max(found, key=lambda mean: mean.mean, default=None)
+
     def best(self, measure: str) -> float:
-        """Return the better branch's mean, for the order of a plot."""
-        found = [self.mean(measure, branch) for branch in ("student", "teacher")]
-        return max((mean.mean for mean in found if mean is not None), default=0.0)
+        """Return the better branch's mean as a number, to compare methods; 0 without any."""
+        mean = self.best_mean(measure)
+        return 0.0 if mean is None else mean.mean
 
     @property
     def cpu_seconds(self) -> float | None:

@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from benchmarks.compare.baselines import TITLES
 from benchmarks.compare.effort import judgement
-from benchmarks.compare.measures import HELD_OUT, MEASURES
+from benchmarks.compare.measures import HELD_OUT, KNN, MEASURES
+from benchmarks.compare.methods import KNOWN
 from benchmarks.compare.summary import DatasetResults, Finals, MethodResults, values_of
-from carp.console.quantities import duration
+from carp.console.quantities import counted, duration
 from carp.studies.study import BRANCHES, Mean
 
 _NONE = "–"
@@ -19,6 +21,31 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table as GitHub Markdown."""
     lines = [_line(head), _line(["---"] * len(head)), *(_line(row) for row in rows)]
     return "\n".join(lines) + "\n"
+
+
+def summary_table(datasets: Sequence[DatasetResults]) -> str:
+    """Return the k-NN of the better branch, one row per method and one column per dataset; the best are bold."""
+    best = {dataset.name: max(row.best(KNN) for row in dataset.tested) for dataset in datasets}
+    found = {dataset.name: {row.name: row for row in (*dataset.tested, *dataset.baselines)} for dataset in datasets}
+
+    def cell(dataset: DatasetResults, name: str) -> str:
+        row = found[dataset.name].get(name)
+        if row is None:
+            return _NONE
+        text = mean_text(row.best_mean(KNN))
+        seeds = len(row.finals)
+        if isinstance(row, MethodResults) and seeds < len(dataset.effort.seeds):
+            text += f" ({counted(seeds, 'seed')})"
+        return f"**{text}**" if isinstance(row, MethodResults) and row.best(KNN) == best[dataset.name] else text
+
+    return markdown_table(
+        ["k-NN", *(dataset.name for dataset in datasets)],
+        (
+            [title, *(cell(dataset, name) for dataset in datasets)]
+            for name, title in {**{name: method.title for name, method in KNOWN.items()}, **TITLES}.items()
+            if any(name in rows for rows in found.values())
+        ),
+    )
 
 
 def results_table(dataset: DatasetResults) -> str:

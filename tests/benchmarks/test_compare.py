@@ -23,7 +23,7 @@ from benchmarks.compare.measures import measured
 from benchmarks.compare.methods import METHODS, find_method
 from benchmarks.compare.page import write_comparison
 from benchmarks.compare.summary import read_results
-from benchmarks.compare.tables import jobs_csv
+from benchmarks.compare.tables import jobs_csv, summary_table
 
 from carp.console.progress import Display
 from carp.errors import CheckpointError, ConfigError, DataError
@@ -301,6 +301,25 @@ def test_the_table_says_how_many_seeds_a_method_has(finished: tuple[Path, Watche
     (dataset,) = read_results(out)
     assert [row.name for row in dataset.tested] == ["simclr"]
     assert [row.name for row in dataset.methods] == ["simclr", "byol"]
+
+
+def test_the_summary_has_the_better_branch_of_every_method(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+    out = copy_of(finished[0], tmp_path)
+    (out / "colours" / "byol-chosen-seed2" / "job.json").unlink()
+    final = stored(out, Job(Effort().jobs(["byol"])[-1].point, 1))
+    better = final.model_copy(update={"accuracies": {"student": 0.25, "teacher": 0.999}})
+    better.write(out / "colours" / final.job.name)
+    datasets = read_results(out)
+    head, _, simclr, byol, *baselines = summary_table([*datasets, replace(datasets[0], name="other")]).splitlines()
+    assert head == "| k-NN | colours | other |"
+    assert byol == "| BYOL | **99.9 (1 seed)** | **99.9 (1 seed)** |"
+    assert simclr.count(" ± ") == 2
+    assert "seed" not in simclr
+    assert [line.split(" | ")[0] for line in baselines] == ["| untrained encoder", "| raw pixels"]
+    rows = datasets[0].methods
+    parts = [replace(datasets[0], methods=rows[:1]), replace(datasets[0], name="other", methods=rows[1:])]
+    simclr, byol = summary_table(parts).splitlines()[2:4]
+    assert (simclr.split(" | ")[2], byol.split(" | ")[1]) == ("– |", "–")
 
 
 def test_images_of_a_group_are_held_out_together() -> None:
