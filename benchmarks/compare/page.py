@@ -8,7 +8,7 @@ from benchmarks.compare.method import Method
 from benchmarks.compare.methods import IDEAS, METHODS
 from benchmarks.compare.plot import plot_dataset
 from benchmarks.compare.ranges import Range
-from benchmarks.compare.summary import DatasetResults, read_results
+from benchmarks.compare.summary import DatasetResults, read_results, title_of
 from benchmarks.compare.tables import (
     choices_table,
     jobs_csv,
@@ -33,47 +33,61 @@ The commands run in a checkout, in an environment with the extra `bench` (`make 
         --group '\\d+/\\d+_' --set flip=0 precision=bf16
     python -m benchmarks.compare run --name pets --train dataset:pets:train --test dataset:pets:test --root pets \\
         --size 64 --epochs 20 --set stem=encoder
+    python -m benchmarks.compare run --name gtsrb-fp32 --train gtsrb_48/train --test gtsrb_48/test --epochs 6 \\
+        --group '\\d+/\\d+_' --set flip=0 --methods carp-koleo
     python -m benchmarks.compare table --page docs/comparison.md
 
 Run a command again to continue it, or several times at once to share its jobs. The last command writes this page from
-the result files. [What we read from the tables](results.md#methods-compared) is in the results.
+the result files. [Results](results.md#methods-compared) discusses the tables; `benchmarks/results/compare/trials.csv`
+has every trial.
 
 Comparisons are in fp32 unless the command says otherwise. GTSRB was run in bf16, on a processor that computes in it.
 `gtsrb-fp32` has the same jobs without `precision=bf16`, for an idea that came later and was run on another processor.
 SwAV's row of `gtsrb` is from before its colours were halved; it will be run again.
 
-`gtsrb_48` has every third frame of the German traffic-sign benchmark (GTSRB), with a shorter side of at most 48 pixels.
-Frames of one sign are near-copies. `--group` holds them out together, because k-NN must not find frames of a sign that
-is held out among its labelled images.
+`gtsrb_48` has every third training frame and 5,000 of the 12,630 test images of the German traffic-sign benchmark
+(GTSRB), with a shorter side of at most 48 pixels, in one folder per class. Frames of one sign are near-copies.
+`--group` holds them out together, so that no held-out frame has a near-copy among the labelled images of k-NN.
 
-Trials on ten epochs of CIFAR-10 would take about 16 hours of one core. So the trials run on a short budget, and
-`--choices` then trains the settings that they chose for longer. A method whose best settings depend most on the length
-of training loses most by this.
+Trials on ten epochs of CIFAR-10 would take more than 30 hours of one core. So the trials run on a short budget, and
+`--choices` then trains the settings that they chose for longer. This puts methods at a disadvantage if their best
+settings depend on the length of training.
 
 ## Rules
 - **The same for all**: the encoder of the recipe `cifar10-cpu` with the same initial weights, the images and their
   order, two views per image, the batch, the number of steps, the precision and one thread. Blur is off, because the
   images are small.
 - **Each method's own**: the loss, projector, optimiser family, schedules, crops and colours of its paper. There are
-  two exceptions, because the published choice for ImageNet does badly here: DINO's optimiser is solo-learn's for
-  small images, and SwAV's colours have the strength of SimCLR's paper for CIFAR-10. Losses and heads come from
-  `lightly` where it has them; those of Barlow Twins and VICReg are computed faster, with the same values. Projector
-  widths, prototypes and outputs are a quarter of the published ones, as the encoder's channels are, and at least 128.
+  exceptions, because the published choice for ImageNet does badly here or means something else in a short run: DINO's
+  optimiser and number of outputs are solo-learn's for small images, SwAV's colours have the strength of SimCLR's paper
+  for CIFAR-10, and SwAV's prototypes do not move in the first 5% of the steps (0.5% in the paper, which is one epoch).
+  Losses and heads come from `lightly` where it has them; those of Barlow Twins and VICReg are computed faster, with
+  the same values. Projector widths and the prototypes of CARP and SwAV are a quarter of the published ones, as the
+  encoder's channels are, and at least 128.
+- **What favours CARP**: the encoder is that of CARP's own recipe. The fixed embedding length with its learning rate of
+  prototypes, the momentum of 0.9 and the range of the entropy weight come from earlier tuning on CIFAR-10 ([decision
+  5](decisions/0005-small-data.md)). The ranges of all methods were widened once, after an earlier round with test
+  results ([decision 10](decisions/0010-comparing-methods.md)). CARP with strong KoLeo is a third version, whose range
+  and distance were chosen after single runs that the other methods did not have ([decision
+  12](decisions/0012-strong-koleo.md)).
 - **Trials**: every method has the same number. Trial 0 is the published setting; the others are drawn at random from
   the ranges below, spread evenly over each (a Latin hypercube). With LARS, learning rates are from the same range for
   all methods. Projector widths are searched for methods with at most two other settings. A diverged trial still counts.
+  The draws do not depend on the dataset: a method tries the same eight settings on each.
 - **Choice**: by k-NN (k = 20) on training images that no trial trains on, of the better branch, student or teacher.
-  Test images are opened only after it. Linear accuracy and NMI have no say, so the chosen setting need not be the best
-  by them.
+  Test images are opened only after it. Linear accuracy and NMI play no part in the choice, so the chosen setting need
+  not be the best by them.
 - **Test**: the chosen setting is trained again on all training images (or on as many as `--images` says) with seeds
   that no trial used. k-NN, linear classifiers on stored features (30 epochs) and k-means (NMI; 5 starts) use all
   training images; values are means ± standard deviations over seeds, in percent.
 - **Baselines**: the encoder with its initial weights (one per seed) and the raw pixels, by the same measures.
-- **CPU time** is that of one training on one thread. Other programs change it less than the time on the clock.
+- **CPU time** is that of one training on one thread. It depends less on the load of the machine than wall-clock time,
+  but the jobs ran on several machines: differences below a third mean nothing.
 """
 
 _SUMMARY = """## Summary
-k-NN on the test images, of the student or the teacher, whichever is better on average.
+k-NN on the test images, of the student or the teacher, whichever was better in the chosen trial. The best method is
+bold where there are several; the last two rows are not trained.
 
 """
 
@@ -128,7 +142,10 @@ def _section(dataset: DatasetResults, *, with_plot: bool = False) -> str:
         lines.append(choices_table(dataset))
     if dataset.missing:
         kind = "job" if dataset.tested else "trial"
-        lines.append(f"Preliminary: {counted(len(dataset.missing), kind)} still to run.\n")
+        whose = dict.fromkeys(title_of(job.point.value) for job in dataset.missing)
+        lines.append(f"Preliminary: {counted(len(dataset.missing), kind)} still to run ({'; '.join(whose)}).\n")
+    if dataset.not_begun:
+        lines.append(f"Not begun: {'; '.join(dataset.not_begun)}.\n")
     return "\n".join(lines)
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from benchmarks.compare.baselines import BASELINE, TITLES, baseline_jobs
 from benchmarks.compare.effort import CHOSEN, Effort, choose, is_final
 from benchmarks.compare.measures import KNN
-from benchmarks.compare.methods import KNOWN
+from benchmarks.compare.methods import KNOWN, METHODS
 from carp.errors import DataError
 from carp.studies.job_result import JobResult, read_all
-from carp.studies.study import Mean
+from carp.studies.points import Job
+from carp.studies.study import BRANCHES, Mean
 from carp.studies.study_folder import STUDY, read_study
 
 
@@ -27,15 +28,15 @@ class Finals:
         """Return the mean of a measure over the final jobs; None if the method has no such branch."""
         return Mean.of(values_of(result, measure).get(branch) for result in self.finals)
 
-    def best_mean(self, measure: str) -> Mean | None:
-        """Return the mean of the better branch."""
-        found = [mean for branch in ("student", "teacher") if (mean := self.mean(measure, branch)) is not None]
-        return max(found, key=lambda mean: mean.mean, default=None)
+    @property
+    def branch(self) -> str:
+        """The branch of the summary."""
+        return "student"
 
     def best(self, measure: str) -> float:
-        """Return the better branch's mean as a number, to compare methods; 0 without any."""
-        mean = self.best_mean(measure)
-        return 0.0 if mean is None else mean.mean
+        """Return the better branch's mean, for the order of a plot."""
+        found = [self.mean(measure, branch) for branch in BRANCHES]
+        return max((mean.mean for mean in found if mean is not None), default=0.0)
 
     @property
     def cpu_seconds(self) -> float | None:
@@ -55,16 +56,28 @@ class MethodResults(Finals):
         """The trial that was chosen."""
         return choose(self.trials)
 
+    @property
+    def branch(self) -> str:
+        """The better branch of the chosen trial, so that test images do not choose it."""
+        accuracies = self.chosen.accuracies
+        return max(accuracies, key=lambda branch: accuracies[branch], default="student")
+
 
 @dataclass(frozen=True)
 class DatasetResults:
-    """The methods whose trials are done, the baselines, and the jobs that are missing, on one dataset."""
+    """The methods whose trials are done, the baselines, and what is missing, on one dataset.
+
+    Attributes:
+        missing: The jobs that are left of the methods that have begun.
+        not_begun: The titles of the methods without any job; ideas are not among them.
+    """
 
     name: str
     study: dict[str, Any]
     methods: tuple[MethodResults, ...]
     baselines: tuple[Finals, ...]
-    missing: tuple[str, ...]
+    missing: tuple[Job, ...]
+    not_begun: tuple[str, ...]
     trials: tuple[JobResult, ...]
 
     @property
@@ -88,6 +101,11 @@ def values_of(result: JobResult, measure: str) -> dict[str, float]:
     return result.accuracies if measure == KNN else result.measures.get(measure, {})
 
 
+def title_of(name: str) -> str:
+    """Return the title of a method or a baseline."""
+    return TITLES[name] if name in TITLES else KNOWN[name].title
+
+
 def effort_of(study: dict[str, Any]) -> Effort:
     """Return the effort that a study was begun with."""
     return Effort(study["effort"]["trials"], tuple(study["effort"]["seeds"]), study["effort"]["search_seed"])
@@ -106,7 +124,7 @@ def _read_dataset(folder: Path) -> DatasetResults:
     started = [name for name in KNOWN if any(result.value == name for result in results)]
     begun = any(result.variant in (CHOSEN, BASELINE) for result in results)  # otherwise another comparison may do them
     jobs = [job for job in effort.jobs(started) if (begun if is_final(job) else choices is None)]
-    wanted = [job.name for job in (*jobs, *(baseline_jobs(effort.seeds) if begun else ()))]
+    wanted = [*jobs, *(baseline_jobs(effort.seeds) if begun else ())]
     done = {result.job.name for result in results}
     finals = [result for result in results if result.variant == CHOSEN]
     _check_equal_effort(folder, effort, [trial for trial in trials if trial.value in started], finals)
@@ -117,18 +135,19 @@ def _read_dataset(folder: Path) -> DatasetResults:
         study,
         tuple(_of_method(name, trials, results) for name in tried),
         tuple(_of_baseline(name, results) for name in TITLES if name in measured),
-        tuple(name for name in wanted if name not in done),
+        tuple(job for job in wanted if job.name not in done),
+        tuple(method.title for name, method in METHODS.items() if name not in started),
         () if choices else tuple(sorted(trials, key=lambda result: (list(KNOWN).index(result.value), result.place))),
     )
 
 
 def _of_method(name: str, trials: Sequence[JobResult], results: Sequence[JobResult]) -> MethodResults:
     own = sorted((trial for trial in trials if trial.value == name), key=lambda trial: trial.place)
-    return MethodResults(name, KNOWN[name].title, _by_seed(name, CHOSEN, results), tuple(own))
+    return MethodResults(name, title_of(name), _by_seed(name, CHOSEN, results), tuple(own))
 
 
 def _of_baseline(name: str, results: Sequence[JobResult]) -> Finals:
-    return Finals(name, TITLES[name], _by_seed(name, BASELINE, results))
+    return Finals(name, title_of(name), _by_seed(name, BASELINE, results))
 
 
 def _by_seed(name: str, variant: str, results: Sequence[JobResult]) -> tuple[JobResult, ...]:

@@ -24,19 +24,24 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def summary_table(datasets: Sequence[DatasetResults]) -> str:
-    """Return the k-NN of the better branch, one row per method and one column per dataset; the best are bold."""
-    best = {dataset.name: max(row.best(KNN) for row in dataset.tested) for dataset in datasets}
+    """Return the k-NN of every method on every dataset; the best method is bold where there are several."""
     found = {dataset.name: {row.name: row for row in (*dataset.tested, *dataset.baselines)} for dataset in datasets}
+
+    def value(row: Finals) -> float:
+        mean = row.mean(KNN, row.branch)
+        return 0.0 if mean is None else mean.mean
 
     def cell(dataset: DatasetResults, name: str) -> str:
         row = found[dataset.name].get(name)
         if row is None:
             return _NONE
-        text = mean_text(row.best_mean(KNN))
-        seeds = len(row.finals)
-        if isinstance(row, MethodResults) and seeds < len(dataset.effort.seeds):
-            text += f" ({counted(seeds, 'seed')})"
-        return f"**{text}**" if isinstance(row, MethodResults) and row.best(KNN) == best[dataset.name] else text
+        text = mean_text(row.mean(KNN, row.branch))
+        if not isinstance(row, MethodResults):
+            return text
+        if len(row.finals) < len(dataset.effort.seeds):
+            text += f" ({counted(len(row.finals), 'seed')})"
+        others = [value(other) for other in dataset.tested if other.name != name]
+        return f"**{text}**" if others and value(row) >= max(others) else text
 
     return markdown_table(
         ["k-NN", *(dataset.name for dataset in datasets)],
@@ -87,8 +92,8 @@ def choices_table(dataset: DatasetResults) -> str:
         "chosen",
         "its settings",
         "its held-out k-NN",
-        "of the published setting",
-        "of all trials",
+        "k-NN of trial 0",
+        "worst to best trial",
     ]
     baselines = ([row.title, *[""] * 4, mean_text(row.mean(HELD_OUT, "student")), "", ""] for row in dataset.baselines)
     return markdown_table(

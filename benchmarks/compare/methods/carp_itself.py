@@ -22,7 +22,7 @@ class CarpItself(Method):
 
     The published setting is the paper's, with a quarter of its widths and prototypes. Embeddings of a fixed length, as
     in the recipe `cifar10-cpu`, come with the recipe's learning rate for prototypes. The recipe itself is not one of
-    the trials, because more trials than other methods have went into it.
+    the trials, because it was tuned with more trials than the other methods had.
     """
 
     name, title = "carp", "CARP"
