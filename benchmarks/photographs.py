@@ -7,17 +7,20 @@
 Both are judged by k-NN (k = 20), with the training images as bank and the test images as queries, beside the untrained
 encoder and raw pixels. `--settings lr=2 temperature=0.2` are SimCLR's; by default, those of its paper. An interrupted
 run resumes in `--runs`, and finished rows of OUT are not computed again. Two processes may each take one `--method`;
-SimCLR takes over the settings of CARP's run, which must have begun. `--set global_size=64` changes the recipe for both.
+SimCLR takes over encoder, images, batch, threads and workers of CARP's run, which must have begun, so
+`--set global_size=64` changes both.
 """
 
 import argparse
 import json
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 import carp
@@ -29,6 +32,7 @@ from benchmarks.shared import CPU, Results, knn_of
 from carp.compute.device import best_precision
 from carp.config.recipe import parse_overrides
 from carp.console.progress import Display
+from carp.errors import CarpError, ConfigError
 from carp.features.extract import RAW_PIXELS_SIDE
 from carp.files.atomic import write_atomic
 from carp.images.open_source import open_images
@@ -39,7 +43,10 @@ from carp.studies.measure import job_seconds
 from carp.training.planning.time_budget import FOR_STEPS
 
 CARP, SIMCLR = "carp", "simclr"
-_SHARED = ("encoder", "encoder_options", "stem", "stem_stride", "global_size", "batch_size", "workers")
+_SHARED = (
+    *("encoder", "encoder_options", "stem", "stem_stride", "global_size", "batch_size", "workers", "threads"),
+    *("flip", "interpolation", "mean", "deviation"),
+)
 _PLAN, _TIMED_STEPS = "plan.json", 3
 
 
@@ -67,6 +74,8 @@ def main(words: Sequence[str] | None = None) -> None:
             "minutes": arguments.minutes,
             "seed": arguments.seed,
         }
+        if method == SIMCLR:
+            keys["settings"] = _trial(arguments)
         if results.find(**keys) is None:
             encoders, about = trainers[method](_folder(method, arguments), train, arguments)
             knn = _pixels(train, test) if method == CARP else {}
@@ -77,6 +86,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def _folder(method: str, arguments: argparse.Namespace) -> Path:
     return Path(arguments.runs / f"{method}-seed{arguments.seed}")
+
+
+def _trial(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {**Effort().trial(SIMCLR, 0).point.settings, **parse_overrides(arguments.settings)}
 
 
 def _pixels(train: Source, test: Source) -> dict[str, float]:
@@ -98,8 +111,9 @@ def _simclr(folder: Path, source: Source, arguments: argparse.Namespace) -> tupl
     """Train SimCLR for as many epochs as fit into the time; the number is kept, so that a resumed run has the same."""
     folder.mkdir(parents=True, exist_ok=True)
     method, begin, resumed_at = METHODS[SIMCLR], time.monotonic(), newest_step(folder)
-    trial = {**Effort().trial(SIMCLR, 0).point.settings, **parse_overrides(arguments.settings)}
-    base = open_run(_folder(CARP, arguments)).config
+    trial, base = _trial(arguments), open_run(_folder(CARP, arguments)).config
+    if isinstance(base.threads, int):
+        torch.set_num_threads(base.threads)
     shared = {name: getattr(base, name) for name in _SHARED} | {"precision": best_precision(CPU)}
 
     def training(epochs: int) -> MethodTraining:
@@ -109,12 +123,17 @@ def _simclr(folder: Path, source: Source, arguments: argparse.Namespace) -> tupl
     plan = folder / _PLAN
     if not plan.exists():
         epochs = _epochs(training(base.epochs), 60 * arguments.minutes)
-        write_atomic(plan, json.dumps({"epochs": epochs}))
-    chosen = training(json.loads(plan.read_text())["epochs"])
+        write_atomic(plan, json.dumps({"epochs": epochs, "minutes": arguments.minutes}))
+    planned = json.loads(plan.read_text())
+    if planned.get("minutes", arguments.minutes) != arguments.minutes:
+        raise ConfigError(
+            f"{folder} has a run of {planned['minutes']:g} minutes, received --minutes {arguments.minutes:g}. "
+            "Give another --runs."
+        )
+    chosen = training(planned["epochs"])
     chosen.run(folder)
     spent = _minutes(time.monotonic() - begin, resumed_at, chosen.num_steps)
-    about = {"spent": spent, "epochs": chosen.config.epochs, "size": base.global_size, "settings": trial}
-    return chosen.method.encoders(), about
+    return chosen.method.encoders(), {"spent": spent, "epochs": chosen.config.epochs, "size": base.global_size}
 
 
 def _minutes(seconds: float, resumed_at: int, steps: int) -> float | None:
@@ -142,4 +161,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except CarpError as error:
+        sys.exit(f"error: {error}")

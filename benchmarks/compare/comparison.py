@@ -237,4 +237,6 @@ def _described(name: str) -> dict[str, Any]:
         "search": {key: f"{values} (published: {values.published})" for key, values in method.search.items()},
         "schedules": [method.lr_end, method.warmup, method.momentum_end, method.vector_lr],
         "length": method.length,
+        "multi_crop": method.multi_crop,
+        "constants": dict(method.constants),
     }

@@ -54,6 +54,7 @@ class Method(nn.Module, ABC):
         vector_lr: The learning rate of biases and batch norm, relative to that of matrices.
         multi_crop: Whether its paper trains on additional small views.
         length: The number of epochs relative to other methods; less than 1 if its steps take longer.
+        constants: All other numbers that define the method.
 
     Attributes:
         encoder: The student's encoder.
@@ -71,6 +72,7 @@ class Method(nn.Module, ABC):
     vector_lr: ClassVar[float] = 1.0
     multi_crop: ClassVar[bool] = False
     length: ClassVar[float] = 1.0
+    constants: ClassVar[Mapping[str, float]] = {}
 
     encoder: nn.Module
     teacher: nn.Sequential | None

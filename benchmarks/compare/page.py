@@ -87,7 +87,8 @@ settings depend on the length of training.
 
 _SUMMARY = """## Summary
 k-NN on the test images, of the student or the teacher, whichever was better in the chosen trial. The best method is
-bold where there are several; the last two rows are not trained.
+bold where there are several. The rows with KoLeo are ideas for CARP, which had more single runs before their trials
+than the methods above them. The last two rows are not trained.
 
 """
 
@@ -113,7 +114,7 @@ def write_comparison(out: Path, page: Path | None = None) -> list[DatasetResults
 def page_text(datasets: Sequence[DatasetResults], *, with_plots: bool) -> str:
     """Return the page: rules, a summary, results, ranges."""
     results = [_section(dataset, with_plot=with_plots) for dataset in datasets]
-    if tested := [dataset for dataset in datasets if dataset.tested]:
+    if tested := [dataset for dataset in datasets if dataset.tested and dataset.study["tests"]]:
         results.insert(0, _SUMMARY + summary_table(tested))
     return "\n".join([_INTRODUCTION, *(results or ["## Results\nThere are none yet.\n"]), ranges_section()])
 

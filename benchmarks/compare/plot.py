@@ -30,9 +30,9 @@ def plot_dataset(dataset: DatasetResults, path: Path) -> None:
         tidy(axis)
         if number == 0:
             figure.legend(fontsize=8, frameon=False, loc="outside lower center", ncols=4)
-    effort = dataset.effort
+    effort, judged = dataset.effort, "test" if dataset.study["tests"] else "held-out"
     figure.suptitle(
-        f"{dataset.name}: {effort.trials} trials each, then {_seeds(rows)} on the test images",
+        f"{dataset.name}: {effort.trials} trials each, then {_seeds(rows)} on the {judged} images",
         fontsize=11,
         color=INK,
     )

@@ -1,5 +1,6 @@
 """Trains any method with CARP's loader, optimisers, schedules and resumable loop."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,7 +14,7 @@ from benchmarks.compare.method import Method, Moment
 from benchmarks.shared import CPU
 from carp.compute.device import check_precision
 from carp.config import Config
-from carp.errors import NonFiniteError
+from carp.errors import CheckpointError, NonFiniteError
 from carp.images.loading.loader import Batch, make_loader, normalise
 from carp.images.source import Source
 from carp.model.convolutions.for_cpu import prepare_for_cpu
@@ -26,7 +27,7 @@ from carp.training.optimiser import load_optimiser_tensors, optimiser_tensors, s
 from carp.training.schedules import Schedules
 
 SAVE_SECONDS = 300.0
-_WEIGHTS, _MOMENTS = "method.", "optimiser."
+_WEIGHTS, _MOMENTS, _SETTINGS = "method.", "optimiser.", "settings"
 
 
 class MethodTraining:
@@ -34,7 +35,7 @@ class MethodTraining:
 
     def __init__(self, kind: type[Method], trial: Mapping[str, Any], source: Source, config: Config) -> None:
         check_precision(config.precision, CPU)
-        self.config = config
+        self.config, self.trial = config, dict(trial)
         torch.manual_seed(seed_of(config.seed, Purpose.WEIGHTS))
         method = kind.build(config, trial).to(memory_format=torch.channels_last)
         prepare_for_cpu(method)
@@ -96,14 +97,23 @@ class MethodTraining:
     def _save(self, folder: Path, step: int) -> Write:
         weights = {_WEIGHTS + name: tensor for name, tensor in self._tensors().items()}
         moments = {_MOMENTS + name: t for name, t in optimiser_tensors(self.optimiser, self.method).items()}
-        state = Checkpoint(step, checkpoints.snapshot(weights | moments), {})
+        state = Checkpoint(step, checkpoints.snapshot(weights | moments), {_SETTINGS: self._settings()})
         return partial(checkpoints.save, folder / "checkpoints", state, keep=1)
+
+    def _settings(self) -> dict[str, Any]:
+        """What a checkpoint must have been trained with to be resumed."""
+        return {"trial": self.trial, "config": json.loads(self.config.model_dump_json())}
 
     @torch.no_grad()
     def _resume(self, folder: Path | None) -> int:
         point = None if folder is None else newest_state(folder / "checkpoints", lambda _problem: None)
         if point is None:
             return 0
+        if point.state.get(_SETTINGS, self._settings()) != self._settings():  # earlier versions did not record them
+            raise CheckpointError(
+                f"the checkpoint in {folder} was trained with other settings. Remove that folder, then run the same "
+                "command again."
+            )
         for name, tensor in self._tensors().items():
             tensor.copy_(point.tensors[_WEIGHTS + name])
         moments = {n.removeprefix(_MOMENTS): t for n, t in point.tensors.items() if n.startswith(_MOMENTS)}

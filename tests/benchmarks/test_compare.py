@@ -139,9 +139,16 @@ def test_ideas_are_chosen_without_test_images_and_one_may_be_added_later(small_m
     assert set(final.measures) == {"linear", "nmi"}
     jobs = list(csv.DictReader(io.StringIO(jobs_csv(read_results(tmp_path)))))
     assert {row["judged_by"] for row in jobs} == {"held-out"}
+    page = tmp_path / "page.md"
+    write_comparison(tmp_path, page)
+    assert "no test images were opened" in page.read_text()
+    assert "## Summary" not in page.read_text()
     # A method that is defined otherwise than in its finished jobs is refused
     with pytest.MonkeyPatch.context() as patch, pytest.raises(CheckpointError, match="length"):
         patch.setattr(find_method("byol"), "length", 0.5)
+        plan.run(NAMES, Display(quiet=True))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(CheckpointError, match="constants"):
+        patch.setattr(find_method("byol"), "constants", {"frozen": 0.5})
         plan.run(NAMES, Display(quiet=True))
 
 

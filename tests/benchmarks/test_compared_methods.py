@@ -17,6 +17,7 @@ from benchmarks.compare.training import MethodTraining
 from lightly.loss import BarlowTwinsLoss, VICRegLoss
 
 from carp.config.recipe import read_recipe
+from carp.errors import CheckpointError
 from carp.images.loading.loader import Batch
 from carp.training.loop import build_model
 from carp.training.optimiser import build_optimiser
@@ -126,6 +127,18 @@ def test_a_killed_training_resumes_to_the_same_bits(name: str, tmp_path: Path) -
     resumed = training(name, source, epochs=1)
     assert resumed.run(tmp_path) == 4
     assert same(weights(whole), weights(resumed))
+
+
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
+    source = coloured(6 * BATCH)
+    training("byol", source, epochs=1).run(tmp_path, save_steps=4)
+    with pytest.raises(CheckpointError, match=r"trained with other settings. Remove that folder"):
+        training("byol", source, epochs=1, seed=1).run(tmp_path)
+    other = training("byol", source, epochs=1)
+    other.trial["lr"] = 0.7
+    with pytest.raises(CheckpointError, match="other settings"):
+        other.run(tmp_path)
+    assert training("byol", source, epochs=1).run(tmp_path) > 0
 
 
 def test_draws_stay_inside_the_range_and_begin_with_the_published_setting() -> None:

@@ -10,7 +10,7 @@ pytest.importorskip("lightly", reason="the extra `bench` is not installed")
 import carp
 from benchmarks import photographs
 from carp.console.progress import Display
-from carp.errors import CheckpointError
+from carp.errors import CheckpointError, ConfigError
 from carp.images.open_source import open_images
 from tests.helpers import tiny_images, write_images, write_recipe
 
@@ -44,6 +44,12 @@ def test_both_are_measured_once(
     rows = capsys.readouterr().out.splitlines()
     assert len(rows) == 2 + 5
     assert rows[2].startswith("|  | raw pixels |  | 0 | 0 |")
+    with pytest.raises(CheckpointError, match="other settings"):
+        photographs.main([*command, "--settings", "lr=0.6"])
+    rows_before = (tmp_path / "rows.jsonl").read_text()
+    with pytest.raises(ConfigError, match=r"a run of 1 minutes, received --minutes 2. Give another --runs"):
+        photographs.main([*command, "--minutes", "2", "--method", "simclr"])
+    assert (tmp_path / "rows.jsonl").read_text() == rows_before
 
 
 def test_simclr_needs_the_settings_of_a_run_of_carp(command: list[str], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Processors that announce AMX and crash when it is used. The crash is a real SIGILL, in a child process."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -91,6 +92,17 @@ def test_ctrl_c_waits_while_a_process_forks() -> None:
         "except KeyboardInterrupt: print('interrupted')"
     )
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+def test_ctrl_c_still_works_after_a_fork_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory() -> int:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(os, "fork", no_memory)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with pytest.raises(OSError, match="allocate"):
+        survives(lambda: None)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
 def test_other_errors_are_not_illegal_instructions(

@@ -14,8 +14,6 @@ from carp.model.partition import random_partition
 from carp.model.shared_loss import shared_loss
 from carp.random import Purpose, seed_of
 
-_PROTOTYPE_LR = 0.1  # relative to that of other matrices
-
 
 class CarpItself(Method):
     """Consistent assignment of views over random partitions.
@@ -45,11 +43,12 @@ class CarpItself(Method):
     }
     lr_end = 0.01
     multi_crop = True
+    constants = {"prototype_lr": 0.1}  # noqa: RUF012 - of embeddings of fixed length, relative to that of other matrices
 
     @classmethod
     def configure(cls, common: Mapping[str, Any], trial: Mapping[str, Any], *, num_images: int) -> Config:
         """Return the configuration of a trial."""
-        slow = {} if trial["embedding_length"] is None else {"prototype_lr": _PROTOTYPE_LR}
+        slow = {} if trial["embedding_length"] is None else cls.constants
         return super().configure({**common, **slow}, trial, num_images=num_images)
 
     def __init__(self, config: Config) -> None:

@@ -13,7 +13,6 @@ from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
 from carp.random import Purpose, seed_of
 
-_BATCH_NORM_PARTS = 8  # as in the authors' notebook
 _COLOURS = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1, "solarise": [0.0, 0.0, 0.0]}
 
 
@@ -73,6 +72,7 @@ class MoCo(Method):
         "queue": Choice(1024, 4096, 16_384, published=4096),
     }
     momentum_end = None
+    constants = {"batch_norm_parts": 8}  # noqa: RUF012 - as in the authors' notebook
 
     def __init__(self, config: Config, temperature: float, queue: int) -> None:
         super().__init__(config)
@@ -97,7 +97,9 @@ class MoCo(Method):
     def _keys(self, view: Tensor, order: Tensor) -> Tensor:
         """Return the keys of a view, which passes through the teacher in parts, in this order."""
         assert self.teacher is not None
-        keys = torch.cat([self.teacher(part).float() for part in view[order].chunk(_BATCH_NORM_PARTS)])
+        keys = torch.cat(
+            [self.teacher(part).float() for part in view[order].chunk(int(self.constants["batch_norm_parts"]))]
+        )
         return torch.empty_like(keys).index_copy_(0, order, keys)
 
     def followed(self) -> nn.Module:

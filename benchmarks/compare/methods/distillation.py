@@ -82,7 +82,7 @@ class DINO(Method):
     }
     warmup = 0.1
     multi_crop = True
-    frozen = 0.01  # share of the steps in which the last layer does not move
+    constants = {"frozen": 0.01}  # noqa: RUF012 - share of the steps in which the last layer does not move
 
     def __init__(self, config: Config, teacher_temperature: float, num_outputs: int) -> None:
         super().__init__(config)
@@ -105,7 +105,7 @@ class DINO(Method):
 
     def before_step(self, moment: Moment) -> None:
         """Keep the last layer as it is during the first steps."""
-        if moment.progress < self.frozen:
+        if moment.progress < self.constants["frozen"]:
             for parameter in cast(DINOProjectionHead, self.student[1]).last_layer.parameters():
                 parameter.grad = None
 

@@ -16,9 +16,6 @@ from benchmarks.compare.method import Method, Moment, encoder_of, lars_rate
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
 
-_FROZEN = 0.05  # share of the steps in which the prototypes do not move; authors: the first epoch, 5,005 steps
-_QUEUE_STARTS = 15 / 200
-
 
 class SwAV(Method):
     """Swapped assignments between views (Caron et al., 2020), with the queue that small batches need.
@@ -51,6 +48,10 @@ class SwAV(Method):
     }
     lr_end = 0.001
     multi_crop = True
+    constants = {  # noqa: RUF012
+        "frozen": 0.05,  # share of the steps in which the prototypes do not move; authors: the first epoch, 5,005 steps
+        "queue_starts": 15 / 200,  # share of the steps before the queue is filled
+    }
 
     queue_VQD: Tensor
 
@@ -76,7 +77,7 @@ class SwAV(Method):
     def _queue_codes(self, z: Sequence[Tensor], moment: Moment) -> list[Tensor] | None:
         """Return the scores of earlier images, once the queue is full, and put the batch in front of them."""
         batch, length = len(z[0]), self.queue_VQD.shape[1]
-        if not length or moment.progress < _QUEUE_STARTS:
+        if not length or moment.progress < self.constants["queue_starts"]:
             return None
         full = bool(self.queue_VQD[:, -1].any())
         found = [self.prototypes(queue_QD) for queue_QD in self.queue_VQD] if full else None
@@ -85,6 +86,6 @@ class SwAV(Method):
 
     def before_step(self, moment: Moment) -> None:
         """Keep the prototypes as they are during the first steps."""
-        if moment.progress < _FROZEN:
+        if moment.progress < self.constants["frozen"]:
             for parameter in self.prototypes.parameters():
                 parameter.grad = None

@@ -52,9 +52,14 @@ def _multiply() -> None:
 def survives(work: Callable[[], object]) -> bool:
     """Return whether a forked copy of this process can do some work without an illegal instruction."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # an exception in a hook of fork would be lost
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks while other threads run
-        child = os.fork()
+    child = None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks while other threads run
+            child = os.fork()
+    finally:
+        if child != 0:  # the child ends with its signals blocked
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if child == 0:
         signal.signal(signal.SIGILL, signal.SIG_DFL)  # faulthandler would print a traceback
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -62,7 +67,6 @@ def survives(work: Callable[[], object]) -> bool:
             work()
         finally:
             os._exit(0)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     until = time.monotonic() + _SECONDS
     while time.monotonic() < until:
         ended, status = os.waitpid(child, os.WNOHANG)
