@@ -58,9 +58,10 @@ settings depend on the length of training.
   order, two views per image, the batch, the number of steps, the precision and one thread. Blur is off, because the
   images are small.
 - **Each method's own**: the loss, projector, optimiser family, schedules, crops and colours of its paper. There are
-  exceptions, because the published choice for ImageNet does badly here or means something else in a short run: DINO's
-  optimiser and number of outputs are solo-learn's for small images, SwAV's colours have the strength of SimCLR's paper
-  for CIFAR-10, and SwAV's prototypes do not move in the first 5% of the steps (0.5% in the paper, which is one epoch).
+  exceptions, because the published choice for ImageNet does badly here or means something else in a short run: DINO has
+  LARS (without clipping) and 4,096 outputs, as in solo-learn's settings for CIFAR-10, SwAV's colours have the strength
+  of SimCLR's paper for CIFAR-10, and SwAV's prototypes do not move in the first 5% of the steps (0.5% in the paper,
+  which is one epoch).
   Losses and heads come from `lightly` where it has them; those of Barlow Twins and VICReg are computed faster, with
   the same values. Projector widths and the prototypes of CARP and SwAV are a quarter of the published ones, as the
   encoder's channels are, and at least 128.
