@@ -133,6 +133,17 @@ def test_time_left_follows_from_the_same_point_or_from_the_cost(tmp_path: Path) 
     assert estimate(JOBS[3:], results, JOBS) == 30
 
 
+def test_times_of_a_slower_machine_are_rescaled(tmp_path: Path) -> None:
+    for job in JOBS[:2]:  # elsewhere, where a job of point 8 takes 100 s and one of point 32 takes 300 s
+        finish(job, tmp_path / job.name, seconds=100.0 * job.point.cost)
+    record = Record(tmp_path)
+    record.queue.run()  # a job of point 8 takes 10 s here
+    assert record.lines == [
+        "job 3 of 4: size 8, seed 1, about 7 min left for 2",
+        "job 4 of 4: size 32, seed 1, about 30 s left for 1",
+    ]
+
+
 def test_another_variant_of_the_same_value_is_a_better_guide_than_other_values(tmp_path: Path) -> None:
     jobs = all_jobs([Point("a", "first"), Point("a", "second"), Point("b", "first")], [0])
     results = [finish(jobs[0], tmp_path / "a", seconds=10.0), finish(jobs[2], tmp_path / "b", seconds=90.0)]

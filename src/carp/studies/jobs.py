@@ -47,9 +47,12 @@ class JobQueue:
     ready: Callable[[Job], bool] = lambda _job: True
     elsewhere: dict[str, str] = field(default_factory=dict)
     """Jobs that other processes were working on at the end, and these processes."""
+    _earlier: set[str] = field(default_factory=set, init=False)
+    _own: set[str] = field(default_factory=set, init=False)
 
     def run(self) -> int:
         """Run all jobs that are free, until none is left; return how many this process has run."""
+        self._earlier = {result.job.name for result in read_all(self.folder)}
         count = 0
         while self._run_next():
             count += 1
@@ -67,6 +70,7 @@ class JobQueue:
             if distributed.is_first():
                 self.say(self._announcement(job))
             self.work(job, self.folder / job.name)
+            self._own.add(job.name)
         if distributed.is_first():
             self.done()
         return True
@@ -97,9 +101,22 @@ class JobQueue:
         names = {result.job.name for result in finished}
         left = [other for other in self.jobs if other.name not in names]
         done = len(self.jobs) - len(left)
-        seconds = estimate(left, finished, self.jobs)
+        seconds = estimate(left, self._at_own_pace(finished), self.jobs)
         time_left = "" if seconds is None else f", about {duration(seconds)} left for {len(left)}"
         return f"job {done + 1} of {len(self.jobs)}: {f'{self.label} {job.title}'.strip()}{time_left}"
+
+    def _at_own_pace(self, finished: Sequence[JobResult]) -> list[JobResult]:
+        """Rescale the times of jobs that were finished before, perhaps on another machine, by those of this process."""
+        earlier = [result for result in finished if result.job.name in self._earlier]
+        own = [result for result in finished if result.job.name in self._own and result.seconds is not None]
+        expected = estimate([result.job for result in own], earlier, self.jobs)
+        if not own or not expected:
+            return list(finished)
+        pace = sum(result.seconds or 0.0 for result in own) / expected
+        rescaled = [
+            each.model_copy(update={"seconds": pace * each.seconds}) for each in earlier if each.seconds is not None
+        ]
+        return [*rescaled, *(result for result in finished if result.job.name not in self._earlier)]
 
 
 def estimate(left: Sequence[Job], finished: Sequence[JobResult], jobs: Sequence[Job]) -> float | None:
