@@ -2,104 +2,47 @@
 
 import csv
 import io
-import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 pytest.importorskip("lightly", reason="the extra `bench` is not installed")
 
 from benchmarks.compare.__main__ import main
-from benchmarks.compare.comparison import Comparison, common_settings
+from benchmarks.compare.comparison import common_settings
 from benchmarks.compare.effort import Effort, choose
 from benchmarks.compare.images import ComparedImages
 from benchmarks.compare.measures import measured
-from benchmarks.compare.methods import METHODS, find_method
+from benchmarks.compare.methods import find_method
 from benchmarks.compare.page import write_comparison
 from benchmarks.compare.summary import read_results
-from benchmarks.compare.tables import jobs_csv, summary_table
+from benchmarks.compare.tables import jobs_csv
 
 from carp.console.progress import Display
-from carp.errors import CheckpointError, ConfigError, DataError
+from carp.errors import CheckpointError, ConfigError
 from carp.evaluation.nearest_neighbours import knn_accuracy
-from carp.images.sources.array import ArraySource
 from carp.studies.job_result import JobResult, read_job_result
 from carp.studies.points import Job
-from tests.benchmarks.compared import BATCH, COMMON, SIZE, SMALL, coloured, training
-
-
-class Watched:
-    """Test images that note what is done when they are first looked at."""
-
-    def __init__(self, source: ArraySource, folder: Path) -> None:
-        self.source, self.folder, self.done = source, folder, list[str]()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        self.done = self.done or [path.parent.name for path in self.folder.glob("*/job.json")]
-        assert self.source.labels is not None
-        return Image.fromarray(self.source.images[index]), int(self.source.labels[index])
-
-
-class NeverOpened:
-    def __len__(self) -> int:
-        raise AssertionError("the test images were opened")
-
-    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
-        raise AssertionError("the test images were opened")
-
-
-NAMES = ["simclr", "byol"]
-
-
-@pytest.fixture(scope="module")
-def small_methods() -> Any:
-    """Narrow projectors, so that a step takes milliseconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in NAMES:
-            method = find_method(name)
-            widths = replace_values(method.search["projector_hidden"])
-            patch.setattr(method, "search", {**method.search, "projector_hidden": widths})
-        patch.setattr("benchmarks.compare.measures._LINEAR_EPOCHS", 2)
-        patch.setattr("benchmarks.compare.measures._REDOS", 1)
-        yield
-
-
-def replace_values(choice: Any) -> Any:
-    return type(choice)(16, 32, published=16)
-
-
-def comparison(folder: Path, test: Any, **effort: Any) -> Comparison:
-    images = ComparedImages(coloured(5 * BATCH), test, SIZE, held_out=BATCH)
-    settings = {key: COMMON[key] for key in COMMON if key != "seed"} | {"epochs": 1}
-    return Comparison(folder, images, settings, Effort(**{"trials": 2, "seeds": (1, 2), **effort}))
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, small_methods: None) -> tuple[Path, Watched]:
-    out = tmp_path_factory.mktemp("compare")
-    test = Watched(coloured(24, seed=1), out / "colours")
-    assert comparison(out / "colours", test).run(NAMES, Display(quiet=True)) == 8 + 3
-    return out, test
-
-
-def copy_of(out: Path, to: Path) -> Path:
-    for path in out.rglob("*.json"):
-        (to / path.relative_to(out)).parent.mkdir(parents=True, exist_ok=True)
-        (to / path.relative_to(out)).write_text(path.read_text())
-    return to
+from tests.benchmarks.compared import (
+    BATCH,
+    NAMES,
+    SIZE,
+    SMALL,
+    NeverOpened,
+    coloured,
+    comparison,
+    copy_of,
+    stored,
+    training,
+)
 
 
 def test_test_images_are_opened_after_the_choice_and_finished_jobs_are_not_repeated(
-    finished: tuple[Path, Watched], tmp_path: Path
+    finished: tuple[Path, Any], tmp_path: Path
 ) -> None:
     out, test = finished
     assert {f"{name}-trial-{n}-seed0" for name in NAMES for n in range(2)} <= set(test.done)
@@ -110,7 +53,7 @@ def test_test_images_are_opened_after_the_choice_and_finished_jobs_are_not_repea
     assert {path: path.read_text() for path in out.rglob("job.json")} == before
 
 
-def test_trials_never_open_test_images_and_have_the_same_bits(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+def test_trials_never_open_test_images_and_have_the_same_bits(finished: tuple[Path, Any], tmp_path: Path) -> None:
     out, _ = finished
     hidden = comparison(tmp_path / "colours", NeverOpened())
     for number in range(2):
@@ -122,12 +65,6 @@ def test_trials_never_open_test_images_and_have_the_same_bits(finished: tuple[Pa
     final = Job(replace(job.point, variant="chosen"), 1)
     with pytest.raises(AssertionError, match="were opened"):
         hidden.do(final, tmp_path / final.name)
-
-
-def stored(out: Path, job: Job) -> JobResult:
-    found = read_job_result(out / "colours" / job.name)
-    assert found is not None
-    return found
 
 
 def test_ideas_are_chosen_without_test_images_and_one_may_be_added_later(small_methods: None, tmp_path: Path) -> None:
@@ -152,7 +89,7 @@ def test_ideas_are_chosen_without_test_images_and_one_may_be_added_later(small_m
         plan.run(NAMES, Display(quiet=True))
 
 
-def test_a_final_job_waits_for_all_trials_of_its_method(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+def test_a_final_job_waits_for_all_trials_of_its_method(finished: tuple[Path, Any], tmp_path: Path) -> None:
     folder = copy_of(finished[0], tmp_path) / "colours"
     effort = Effort(2, (1, 2))
     final = effort.jobs(["simclr"])[-1]
@@ -162,7 +99,7 @@ def test_a_final_job_waits_for_all_trials_of_its_method(finished: tuple[Path, Wa
     assert effort.is_ready(folder, effort.jobs(["byol"])[-1])
 
 
-def test_a_trial_that_diverges_counts_and_is_not_chosen(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+def test_a_trial_that_diverges_counts_and_is_not_chosen(finished: tuple[Path, Any], tmp_path: Path) -> None:
     def tried(name: str, **settings: float) -> JobResult:
         job = Effort().trial(name, 1)
         wild = replace(job, point=replace(job.point, settings={**job.point.settings, **SMALL, **settings}))
@@ -179,32 +116,7 @@ def test_a_trial_that_diverges_counts_and_is_not_chosen(finished: tuple[Path, Wa
     assert choose([made, made.model_copy(update={"place": 0.0})]).place == 0
 
 
-def test_tables_plot_and_page(finished: tuple[Path, Watched], tmp_path: Path) -> None:
-    out = copy_of(finished[0], tmp_path / "out")
-    (dataset,) = write_comparison(out, tmp_path / "docs" / "comparison.md")
-    assert [row.name for row in dataset.methods] == ["simclr", "byol"]
-    table = (out / "table.md").read_text()
-    finals = [stored(out, Job(Effort().jobs(["byol"])[-1].point, seed)) for seed in (1, 2)]
-    mean = 100 * float(np.mean([final.accuracies["teacher"] for final in finals]))
-    assert f"{mean:.1f} ± " in next(line for line in table.splitlines() if line.startswith("| BYOL"))
-    assert "| 2 | 0 | trial " in table
-    values = [100 * max(trial.accuracies.values()) for trial in dataset.methods[1].trials]
-    assert f"| {min(values):.1f} to {max(values):.1f} |" in table
-    assert "Preliminary" not in table
-    every = list(csv.DictReader((out / "table.csv").open()))
-    assert {row["measure"] for row in every} == {"knn", "linear", "nmi"}
-    rows = [row for row in every if row["method"] in NAMES]
-    assert all(0 <= float(row["mean"]) <= 100 and row["trials"] == "2" and row["seeds"] == "2" for row in rows)
-    jobs = list(csv.DictReader((out / "trials.csv").open()))
-    assert sorted(row["judged_by"] for row in jobs) == ["held-out"] * 4 + ["test"] * (4 + 3)
-    assert json.loads(jobs[0]["settings"])["temperature"] == 0.5
-    page = (tmp_path / "docs" / "comparison.md").read_text()
-    assert (tmp_path / "docs/images/comparison-colours.png").stat().st_size > 1000
-    assert "images/comparison-colours.png" in page
-    assert all(method.title in page for method in METHODS.values())
-
-
-def test_baselines_are_the_initial_encoder_and_the_pixels(finished: tuple[Path, Watched], tmp_path: Path) -> None:
+def test_baselines_are_the_initial_encoder_and_the_pixels(finished: tuple[Path, Any], tmp_path: Path) -> None:
     out = finished[0]
     (dataset,) = read_results(out)
     untrained, pixels = dataset.baselines
@@ -226,9 +138,7 @@ def test_baselines_are_the_initial_encoder_and_the_pixels(finished: tuple[Path, 
     assert table.index("| BYOL") < table.index("| untrained encoder") < table.index("| raw pixels")
 
 
-def test_a_longer_budget_takes_the_settings_of_another_comparison(
-    finished: tuple[Path, Watched], tmp_path: Path
-) -> None:
+def test_a_longer_budget_takes_the_settings_of_another_comparison(finished: tuple[Path, Any], tmp_path: Path) -> None:
     out = copy_of(finished[0], tmp_path / "out")
     short = comparison(out / "colours", coloured(24, seed=1))
     longer = replace(short, folder=out / "colours-long", common={**short.common, "epochs": 2}, choices="colours")
@@ -264,78 +174,6 @@ def test_a_comparison_of_trials_only_chooses_for_a_longer_one(small_methods: Non
     (tmp_path / "long" / "study.json").unlink()
     write_comparison(tmp_path)
     assert "1 trial still to run" in (tmp_path / "table.md").read_text()
-
-
-def test_unequal_trials_are_refused(finished: tuple[Path, Watched], tmp_path: Path) -> None:
-    def changed(change: Callable[[Path], object], name: str) -> Path:
-        out = copy_of(finished[0], tmp_path / name)
-        change(out / "colours")
-        return out
-
-    fewer = changed(lambda folder: (folder / "byol-trial-1-seed0" / "job.json").unlink(), "fewer")
-    with pytest.raises(DataError, match=r"byol has 1 trials .* every method has 2"):
-        read_results(fewer)
-
-    def add(folder: Path) -> None:
-        trial = Effort().trial("byol", 2)
-        made = stored(finished[0], Effort().trial("byol", 1)).model_copy(
-            update={"variant": trial.point.variant, "settings": dict(trial.point.settings), "place": 2.0}
-        )
-        (folder / trial.name).mkdir()
-        made.write(folder / trial.name)
-
-    with pytest.raises(DataError, match=r"byol has 3 trials .* byol-trial-2-seed0"):
-        read_results(changed(add, "more"))
-
-    def swap(folder: Path) -> None:
-        final = stored(finished[0], Effort(2, (1, 2)).jobs(["byol"])[-1])
-        final.model_copy(update={"settings": {**final.settings, "lr": 7.0}}).write(folder / final.job.name)
-
-    with pytest.raises(DataError, match="another setting than its trials chose"):
-        read_results(changed(swap, "other"))
-
-
-def test_the_table_says_how_many_seeds_a_method_has(finished: tuple[Path, Watched], tmp_path: Path) -> None:
-    out = copy_of(finished[0], tmp_path)
-    (out / "colours" / "byol-chosen-seed2" / "job.json").unlink()
-    (dataset,) = write_comparison(out)
-    assert [len(row.finals) for row in dataset.methods] == [2, 1]
-    assert [job.name for job in dataset.missing] == ["byol-chosen-seed2"]
-    assert "1 job still to run (BYOL)" in (out / "table.md").read_text()
-    line = next(line for line in (out / "table.md").read_text().splitlines() if line.startswith("| BYOL"))
-    assert "±" not in line
-    assert line.split(" | ")[-2] == "1"
-    (out / "colours" / "byol-chosen-seed1" / "job.json").unlink()
-    (dataset,) = read_results(out)
-    assert [row.name for row in dataset.tested] == ["simclr"]
-    assert [row.name for row in dataset.methods] == ["simclr", "byol"]
-
-
-def test_the_summary_has_the_branch_that_the_choice_prefers(finished: tuple[Path, Watched], tmp_path: Path) -> None:
-    out = copy_of(finished[0], tmp_path)
-    (out / "colours" / "byol-chosen-seed2" / "job.json").unlink()
-    final = stored(out, Job(Effort().jobs(["byol"])[-1].point, 1))
-    final.model_copy(update={"accuracies": {"student": 0.25, "teacher": 0.999}}).write(out / "colours" / final.job.name)
-    chosen = read_results(out)[0].methods[1].chosen
-    for better, expected in (("student", "25.0"), ("teacher", "99.9")):
-        accuracies = {branch: 0.995 if branch == better else 0.5 for branch in chosen.accuracies}
-        chosen.model_copy(update={"accuracies": accuracies}).write(out / "colours" / chosen.job.name)
-        head, _, simclr, byol, *baselines = summary_table(read_results(out)).splitlines()
-        assert head == "| k-NN | colours |"
-        assert byol.replace("*", "") == f"| BYOL | {expected} (1 seed) |"
-        assert ("**" in simclr, "**" in byol) == (better == "student", better == "teacher")
-        assert " ± " in simclr
-        assert "seed" not in simclr
-        assert [line.split(" | ")[0] for line in baselines] == ["| untrained encoder", "| raw pixels"]
-
-
-def test_the_summary_of_several_datasets_has_gaps(finished: tuple[Path, Watched]) -> None:
-    (dataset,) = read_results(finished[0])
-    first, second = dataset.methods
-    only = [replace(dataset, methods=(first,)), replace(dataset, name="other", methods=(second,))]
-    simclr, byol = summary_table(only).splitlines()[2:4]
-    assert (simclr.split(" | ")[2], byol.split(" | ")[1]) == ("– |", "–")
-    assert "**" not in simclr + byol  # nothing to be compared with
 
 
 def test_images_of_a_group_are_held_out_together() -> None:
