@@ -69,7 +69,7 @@ class DatasetResults:
 
     Attributes:
         missing: The jobs that are left of the methods that have begun.
-        not_begun: The titles of the methods without any job; ideas are not among them.
+        not_begun: The titles of the methods without any job, if another method has one; ideas are not among them.
     """
 
     name: str
@@ -136,7 +136,7 @@ def _read_dataset(folder: Path) -> DatasetResults:
         tuple(_of_method(name, trials, results) for name in tried),
         tuple(_of_baseline(name, results) for name in TITLES if name in measured),
         tuple(job for job in wanted if job.name not in done),
-        tuple(method.title for name, method in METHODS.items() if name not in started),
+        tuple(METHODS[name].title for name in METHODS if name not in started) if METHODS.keys() & started else (),
         () if choices else tuple(sorted(trials, key=lambda result: (list(KNOWN).index(result.value), result.place))),
     )
 

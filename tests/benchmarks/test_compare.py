@@ -176,6 +176,14 @@ def test_a_comparison_of_trials_only_chooses_for_a_longer_one(small_methods: Non
     assert "1 trial still to run" in (tmp_path / "table.md").read_text()
 
 
+def test_settings_of_another_benchmark_need_one_trial(tmp_path: Path) -> None:
+    plan = replace(comparison(tmp_path / "theirs", NeverOpened(), trials=1), trials_only=True)
+    assert plan.run(["lightly-simclr"], Display(quiet=True)) == 1
+    (only,) = write_comparison(tmp_path)
+    assert (only.missing, only.not_begun) == ((), ())  # CARP and the others are no part of it
+    assert "| SimCLR, lightly's settings | 1 | 0 | trial 0 |" in (tmp_path / "table.md").read_text()
+
+
 def test_images_of_a_group_are_held_out_together() -> None:
     source = coloured(60)
     whole = ComparedImages(source, NeverOpened(), SIZE, held_out=10, group=r"\[\d")  # the first digit of the number

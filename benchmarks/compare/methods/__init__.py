@@ -13,6 +13,7 @@ from benchmarks.compare.methods.carp_itself import CarpItself
 from benchmarks.compare.methods.contrast import MoCo, SimCLR
 from benchmarks.compare.methods.decorrelation import BarlowTwins, VICReg
 from benchmarks.compare.methods.distillation import BYOL, DINO
+from benchmarks.compare.methods.lightly_settings import LIGHTLY
 from benchmarks.compare.methods.swapped_codes import SwAV
 from carp.errors import ConfigError, nearest, received
 
@@ -23,7 +24,7 @@ METHODS: dict[str, type[Method]] = {
 IDEAS: dict[str, type[Method]] = {
     idea.name: idea for idea in (Collision, SmallCrops, SharpTeacher, Spread, StrongSpread, Memory)
 }
-KNOWN = METHODS | IDEAS
+KNOWN = METHODS | IDEAS | {method.name: method for method in LIGHTLY}
 
 
 def find_method(name: str) -> type[Method]:
