@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.compare.measures import MEASURES
 from benchmarks.compare.method import Method
 from benchmarks.compare.methods import IDEAS, METHODS
 from benchmarks.compare.plot import plot_dataset
@@ -87,9 +88,9 @@ settings depend on the length of training.
 """
 
 _SUMMARY = """## Summary
-k-NN on the test images, of the student or the teacher, whichever was better in the chosen trial. The best method is
-bold where there are several. The rows with KoLeo are ideas for CARP, which had more single runs before their trials
-than the methods above them. The last two rows are not trained.
+Values on the test images, in percent, of the student or the teacher, whichever had the better k-NN in the chosen trial.
+Settings were chosen by k-NN. The best method of a column is bold. The rows with KoLeo are ideas for CARP, which had more
+single runs before their trials than the methods above them. The last two rows are not trained.
 
 """
 
@@ -116,7 +117,7 @@ def page_text(datasets: Sequence[DatasetResults], *, with_plots: bool) -> str:
     """Return the page: rules, a summary, results, ranges."""
     results = [_section(dataset, with_plot=with_plots) for dataset in datasets]
     if tested := [dataset for dataset in datasets if dataset.tested and dataset.study["tests"]]:
-        results.insert(0, _SUMMARY + summary_table(tested))
+        results.insert(0, _SUMMARY + "\n".join(summary_table(tested, measure) for measure in MEASURES))
     return "\n".join([_INTRODUCTION, *(results or ["## Results\nThere are none yet.\n"]), ranges_section()])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.compare.baselines import TITLES
 from benchmarks.compare.effort import judgement
-from benchmarks.compare.measures import HELD_OUT, KNN, MEASURES
+from benchmarks.compare.measures import HELD_OUT, MEASURES
 from benchmarks.compare.methods import KNOWN
 from benchmarks.compare.summary import DatasetResults, Finals, MethodResults, values_of
 from carp.console.quantities import counted, duration
@@ -23,19 +23,19 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def summary_table(datasets: Sequence[DatasetResults]) -> str:
-    """Return the k-NN of every method on every dataset; the best method is bold where there are several."""
+def summary_table(datasets: Sequence[DatasetResults], measure: str) -> str:
+    """Return a measure of every method on every dataset; the best method is bold where there are several."""
     found = {dataset.name: {row.name: row for row in (*dataset.tested, *dataset.baselines)} for dataset in datasets}
 
     def value(row: Finals) -> float:
-        mean = row.mean(KNN, row.branch)
+        mean = row.mean(measure, row.branch)
         return 0.0 if mean is None else mean.mean
 
     def cell(dataset: DatasetResults, name: str) -> str:
         row = found[dataset.name].get(name)
         if row is None:
             return _NONE
-        text = mean_text(row.mean(KNN, row.branch))
+        text = mean_text(row.mean(measure, row.branch))
         if not isinstance(row, MethodResults):
             return text
         if len(row.finals) < len(dataset.effort.seeds):
@@ -44,7 +44,7 @@ def summary_table(datasets: Sequence[DatasetResults]) -> str:
         return f"**{text}**" if others and value(row) >= max(others) else text
 
     return markdown_table(
-        ["k-NN", *(dataset.name for dataset in datasets)],
+        [MEASURES[measure], *(dataset.name for dataset in datasets)],
         (
             [title, *(cell(dataset, name) for dataset in datasets)]
             for name, title in {**{name: method.title for name, method in KNOWN.items()}, **TITLES}.items()

@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("lightly", reason="the extra `bench` is not installed")
 
 from benchmarks.compare.effort import Effort
+from benchmarks.compare.measures import KNN, MEASURES
 from benchmarks.compare.methods import METHODS
 from benchmarks.compare.page import ranges_section, write_comparison
 from benchmarks.compare.summary import read_results
@@ -49,6 +50,9 @@ def test_tables_plot_and_page(finished: tuple[Path, Any], tmp_path: Path) -> Non
     page = (tmp_path / "docs" / "comparison.md").read_text()
     assert (tmp_path / "docs/images/comparison-colours.png").stat().st_size > 1000
     assert "images/comparison-colours.png" in page
+    assert [line for line in page.splitlines() if line.endswith(" | colours |")] == [
+        f"| {title} | colours |" for title in MEASURES.values()
+    ]
     assert all(method.title in page for method in METHODS.values())
 
 
@@ -106,7 +110,7 @@ def test_the_summary_has_the_branch_that_the_choice_prefers(finished: tuple[Path
     for better, expected in (("student", "25.0"), ("teacher", "99.9")):
         accuracies = {branch: 0.995 if branch == better else 0.5 for branch in chosen.accuracies}
         chosen.model_copy(update={"accuracies": accuracies}).write(out / "colours" / chosen.job.name)
-        head, _, simclr, byol, *baselines = summary_table(read_results(out)).splitlines()
+        head, _, simclr, byol, *baselines = summary_table(read_results(out), KNN).splitlines()
         assert head == "| k-NN | colours |"
         assert byol.replace("*", "") == f"| BYOL | {expected} (1 seed) |"
         assert ("**" in simclr, "**" in byol) == (better == "student", better == "teacher")
@@ -119,6 +123,6 @@ def test_the_summary_of_several_datasets_has_gaps(finished: tuple[Path, Any]) ->
     (dataset,) = read_results(finished[0])
     first, second = dataset.methods
     only = [replace(dataset, methods=(first,)), replace(dataset, name="other", methods=(second,))]
-    simclr, byol = summary_table(only).splitlines()[2:4]
+    simclr, byol = summary_table(only, KNN).splitlines()[2:4]
     assert (simclr.split(" | ")[2], byol.split(" | ")[1]) == ("– |", "–")
     assert "**" not in simclr + byol  # nothing to be compared with
