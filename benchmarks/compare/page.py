@@ -89,8 +89,8 @@ settings depend on the length of training.
 
 _SUMMARY = """## Summary
 Values on the test images, in percent, of the student or the teacher, whichever had the better k-NN in the chosen trial.
-Settings were chosen by k-NN. The best method of a column is bold. The rows with KoLeo are ideas for CARP, which had more
-single runs before their trials than the methods above them. The last two rows are not trained.
+Settings were chosen by k-NN. The best method of a column is bold. The rows with KoLeo are ideas for CARP, which had
+more single runs before their trials than the methods above them. The last two rows are not trained.
 
 """
 
