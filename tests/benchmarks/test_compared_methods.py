@@ -16,6 +16,7 @@ from benchmarks.compare.ranges import Choice, LogUniform, trial_settings
 from benchmarks.compare.training import MethodTraining
 from lightly.loss import BarlowTwinsLoss, VICRegLoss
 
+from carp.config import resolve
 from carp.config.recipe import read_recipe
 from carp.errors import CheckpointError
 from carp.images.loading.loader import Batch
@@ -229,6 +230,16 @@ def test_strong_koleo_is_weak_between_close_neighbours() -> None:
         run.step(batch)
         losses.append(run.last_loss)
     assert losses[1] < losses[0]
+
+
+@pytest.mark.parametrize("recipe", ["folder", "small-images"])
+def test_the_first_trial_of_the_recipe_is_what_the_recipe_says(recipe: str) -> None:
+    config, written = training("carp-recipe", coloured(BATCH), small=False).config, read_recipe(recipe)
+    head = [key for key in IDEAS["carp-recipe"].fixed if key in written]
+    compared = [*head, *IDEAS["carp-recipe"].search, "prototype_lr"]
+    assert {"koleo_distance", "entropy_weight", "num_prototypes", "teacher_momentum"} <= set(head)
+    resolved = resolve(written, num_images=1000)
+    assert {key: getattr(config, key) for key in compared} == {key: getattr(resolved, key) for key in compared}
 
 
 def test_the_memory_holds_the_newest_embeddings_and_has_no_gradient() -> None:

@@ -4,6 +4,7 @@ from benchmarks.compare.method import Method
 from benchmarks.compare.methods.carp_ideas import (
     Collision,
     Memory,
+    Recipe,
     SharpTeacher,
     SmallCrops,
     Spread,
@@ -22,7 +23,7 @@ METHODS: dict[str, type[Method]] = {
 }
 
 IDEAS: dict[str, type[Method]] = {
-    idea.name: idea for idea in (Collision, SmallCrops, SharpTeacher, Spread, StrongSpread, Memory)
+    idea.name: idea for idea in (Collision, SmallCrops, SharpTeacher, Spread, StrongSpread, Recipe, Memory)
 }
 KNOWN = METHODS | IDEAS | {method.name: method for method in LIGHTLY}
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.compare.method import Method
+from benchmarks.compare.method import Method, lars_rate, width
 from benchmarks.compare.methods.carp_itself import CarpItself
 from benchmarks.compare.ranges import Choice, LogUniform
 from carp.config import Config
@@ -87,6 +87,28 @@ class StrongSpread(CarpItself):
         **CarpItself.search,
         "embedding_length": Choice(22.6, published=22.6),
         "koleo_weight": LogUniform(0.5, 8.0, published=3.0),
+    }
+
+
+class Recipe(StrongSpread):
+    """The head of the recipes `folder` and `small-images`, whose values are trial 0, and a search like VICReg's.
+
+    Momentum and entropy weight are the recipes', so the width of the projector is searched, as for every method with at
+    most two other settings.
+    """
+
+    name, title = "carp-recipe", "CARP, recipe"
+    source = "recipe `folder`"
+    fixed = {  # noqa: RUF012
+        **{key: value for key, value in StrongSpread.fixed.items() if key != "projector_hidden"},
+        "teacher_momentum": [0.9, 1.0],
+        "entropy_weight": 6.0,
+        "embedding_length": 22.6,
+    }
+    search = {  # noqa: RUF012
+        "lr": lars_rate(4.0),
+        "projector_hidden": width(1024),
+        "koleo_weight": StrongSpread.search["koleo_weight"],
     }
 
 

@@ -48,7 +48,7 @@ class CarpItself(Method):
     @classmethod
     def configure(cls, common: Mapping[str, Any], trial: Mapping[str, Any], *, num_images: int) -> Config:
         """Return the configuration of a trial."""
-        slow = {} if trial["embedding_length"] is None else cls.constants
+        slow = {} if {**cls.fixed, **trial}["embedding_length"] is None else cls.constants
         return super().configure({**common, **slow}, trial, num_images=num_images)
 
     def __init__(self, config: Config) -> None:
