@@ -12,7 +12,7 @@ import benchmarks.compare
 from benchmarks.compare.comparison import Comparison, common_settings, time_steps
 from benchmarks.compare.effort import TRIAL_SEED, Effort
 from benchmarks.compare.images import ComparedImages
-from benchmarks.compare.methods import KNOWN, METHODS
+from benchmarks.compare.methods import KNOWN, METHODS, find_method
 from benchmarks.compare.page import write_comparison
 from benchmarks.compare.summary import effort_of, read_results
 from benchmarks.compare.tables import settings_text
@@ -71,9 +71,12 @@ def try_setting(arguments: argparse.Namespace) -> None:
     words = parse_overrides(arguments.trial)
     for name in arguments.methods:
         first = comparison.effort.trial(name, 0)
-        if unknown := [key for key in words if key not in first.point.settings]:
-            own = ", ".join(first.point.settings)
-            raise ConfigError(f"{name} does not search {unknown[0]}, received {unknown[0]}=…. It searches {own}.")
+        own = [*first.point.settings, *find_method(name).fixed]
+        if unknown := [key for key in words if key not in own]:
+            raise ConfigError(
+                f"{unknown[0]} is not a setting of {name}, received {unknown[0]}=…. Its settings are {', '.join(own)}; "
+                "--set changes those that all methods share."
+            )
         job = replace(first, point=replace(first.point, settings={**first.point.settings, **words}))
         with tempfile.TemporaryDirectory() as place:
             made = comparison.do(replace(job, seed=arguments.seed), Path(place))
@@ -176,7 +179,11 @@ def _parser() -> argparse.ArgumentParser:
     tables.set_defaults(command=table)
     trying = _with_data(commands.add_parser("try", help="train one setting and judge it by held-out images"))
     trying.add_argument(
-        "--trial", nargs="+", default=[], metavar="KEY=VALUE", help="other values than the published ones: lr=4"
+        "--trial",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="other values than the published ones, searched or not: lr=4",
     )
     trying.add_argument("--seed", type=int, default=TRIAL_SEED)
     trying.set_defaults(command=try_setting)

@@ -223,8 +223,12 @@ def test_one_setting_can_be_tried_without_a_comparison(
     assert re.search(
         r"^simclr, lr 0.7, projector_hidden 16, temperature 0.5: student [\d.]+$", capsys.readouterr().out, re.M
     )
+    assert main([*words, "hue=0"]) == 0  # not searched
+    assert "temperature 0.5, hue 0: student" in capsys.readouterr().out
     assert main([*words, "queue=3"]) == 2
-    assert "simclr does not search queue, received queue=…. It searches lr" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "queue is not a setting of simclr, received queue=…" in error
+    assert "lr, projector_hidden, temperature, optimiser" in error
     assert not list(tmp_path.iterdir())
 
 
