@@ -71,7 +71,8 @@ settings depend on the length of training.
   5](decisions/0005-small-data.md)). The ranges of all methods were widened once, after an earlier round with test
   results ([decision 10](decisions/0010-comparing-methods.md)). CARP with strong KoLeo is a third version, whose range
   and distance were chosen after single runs that the other methods did not have ([decision
-  12](decisions/0012-strong-koleo.md)).
+  12](decisions/0012-strong-koleo.md)). "CARP, recipe" is a fourth one: its trial 0 is the recipe `folder`, which those
+  runs led to, and it searches only the learning rate, the width of the projector and the weight of KoLeo.
 - **Trials**: every method has the same number. Trial 0 is the published setting; the others are drawn at random from
   the ranges below, spread evenly over each (a Latin hypercube). With LARS, learning rates are from the same range for
   all methods. Projector widths are searched for methods with at most two other settings. A diverged trial still counts.
@@ -89,7 +90,7 @@ settings depend on the length of training.
 
 _SUMMARY = """## Summary
 Values on the test images, in percent, of the student or the teacher, whichever had the better k-NN in the chosen trial.
-Settings were chosen by k-NN. The best method of a column is bold. The rows with KoLeo are ideas for CARP, which had
+Settings were chosen by k-NN. The best method of a column is bold. The rows below MoCo v2 are ideas for CARP, which had
 more single runs before their trials than the methods above them. The last two rows are not trained.
 
 """
