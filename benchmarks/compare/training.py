@@ -111,7 +111,7 @@ class MethodTraining:
             return 0
         if point.state.get(_SETTINGS, self._settings()) != self._settings():  # earlier versions did not record them
             raise CheckpointError(
-                f"the checkpoint in {folder} was trained with other settings. Remove that folder, then run the same "
+                f"the checkpoint in {folder} was trained with other settings. Move that folder away, then run the same "
                 "command again."
             )
         for name, tensor in self._tensors().items():

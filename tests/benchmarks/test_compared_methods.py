@@ -133,7 +133,7 @@ def test_a_killed_training_resumes_to_the_same_bits(name: str, tmp_path: Path) -
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path: Path) -> None:
     source = coloured(6 * BATCH)
     training("byol", source, epochs=1).run(tmp_path, save_steps=4)
-    with pytest.raises(CheckpointError, match=r"trained with other settings. Remove that folder"):
+    with pytest.raises(CheckpointError, match=r"trained with other settings. Move that folder away"):
         training("byol", source, epochs=1, seed=1).run(tmp_path)
     other = training("byol", source, epochs=1)
     other.trial["lr"] = 0.7
