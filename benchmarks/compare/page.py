@@ -72,7 +72,8 @@ settings depend on the length of training.
   results ([decision 10](decisions/0010-comparing-methods.md)). CARP with strong KoLeo is a third version, whose range
   and distance were chosen after single runs that the other methods did not have ([decision
   12](decisions/0012-strong-koleo.md)). "CARP, recipe" is a fourth one: its trial 0 is the recipe `folder`, which those
-  runs led to, and it searches only the learning rate, the width of the projector and the weight of KoLeo.
+  runs led to, and it searches only the learning rate, the width of the projector and the weight of KoLeo. It was added
+  after the test results of the third version and of VICReg on CIFAR-10 and Pets were known.
 - **Trials**: every method has the same number. Trial 0 is the published setting; the others are drawn at random from
   the ranges below, spread evenly over each (a Latin hypercube). With LARS, learning rates are from the same range for
   all methods. Projector widths are searched for methods with at most two other settings. A diverged trial still counts.
